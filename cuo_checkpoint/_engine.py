@@ -124,7 +124,7 @@ def server_account(pgdata: Path) -> Account:
     try:
         owner = pgdata.stat().st_uid
         entries = [pwd.getpwuid(owner)] if owner != 0 else []
-    except (FileNotFoundError, KeyError):
+    except (OSError, KeyError):  # not there yet (or an unusable folder: said when it is made)
         entries = []
     for name in _PREFERRED_ACCOUNTS:
         try:
@@ -141,21 +141,23 @@ def server_account(pgdata: Path) -> Account:
 
 
 def reachable(path: Path, account: Account) -> Path | None:
-    """The first folder on the way to `path`, or `path`, closed to `account`; None if all open."""
+    """What on the way to `path` (or `path` itself) is closed to `account`; None if all is open."""
     for folder in (*reversed(path.parents), path):
         try:
             found = folder.stat()
-        except FileNotFoundError:
-            return None  # ours to make, and so to open
-        if not found.st_mode & _search_bit(found, account):
+        except OSError:
+            return None  # not there: ours to make, and so to open
+        wanted = _bit(found, account, stat.S_IXUSR if stat.S_ISDIR(found.st_mode) else stat.S_IRUSR)
+        if not found.st_mode & wanted:
             return folder
     return None
 
 
-def _search_bit(found: os.stat_result, account: Account) -> int:
+def _bit(found: os.stat_result, account: Account, owner_bit: int) -> int:
+    """The bit that decides for `account`, given the one that decides for the owner."""
     if found.st_uid == account.uid:
-        return stat.S_IXUSR
-    return stat.S_IXGRP if found.st_gid == account.gid else stat.S_IXOTH
+        return owner_bit
+    return owner_bit >> (3 if found.st_gid == account.gid else 6)
 
 
 def _usable(package: Path, account: Account) -> bool:

@@ -122,12 +122,15 @@ class Server:
                 try:
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self.engine.run(*self._stop_command(), timeout=60)
+                    if self.socket_dir.parent != self.data_dir:
+                        with contextlib.suppress(OSError):
+                            self.socket_dir.rmdir()
                 except BlockingIOError:
                     pass
                 finally:
                     os.close(fd)
         except StoreUnavailable:
-            hold.release()
+            hold.release()  # nothing left to stop, or the keeper will
 
     def _stop_command(self) -> tuple[str, ...]:
         # fast: sessions that a killed command left behind must not hold up the stop.
@@ -223,13 +226,13 @@ class Server:
         return log
 
     def _spawn_keeper(self) -> None:
+        os.close(self._open_lock("keeper.lock"))
         program, *rest = self._stop_command()
         account = self.engine.account
         order = json.dumps(
             {
-                "users_lock": str(self.data_dir / "users.lock"),
-                "start_lock": str(self.data_dir / "start.lock"),
-                "stop_command": [str(self.engine.bin_dir / program), *rest],
+                "folder": str(self.data_dir),
+                "stop": [str(self.engine.bin_dir / program), *rest],
                 "uid": account.uid if account.drop else -1,
                 "gid": account.gid if account.drop else -1,
             }
@@ -275,6 +278,12 @@ class Server:
 
     def _make_data_dir(self) -> None:
         """Make the folder; for root, let the server's account through it (never into the locks)."""
+        if any(c in str(self.data_dir) for c in '"$`\\\n\r'):
+            # initdb and pg_ctl put the name into a shell line without escaping these.
+            raise StoreUnavailable(
+                "PostgreSQL cannot keep data in a folder whose name holds a quote, a dollar sign, "
+                "a backtick, a backslash or a line break. Set CUO_DATA_DIR to another folder."
+            )
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.engine.account.drop and reachable(self.data_dir, self.engine.account):
@@ -354,6 +363,8 @@ def _reason(log: Path, start: int) -> str:
         file.seek(start)
         lines = file.read(64 * 1024).decode("utf-8", "replace").splitlines()
     grave = [line for line in lines if "FATAL:" in line or "PANIC:" in line]
+    # What ends a start before the log is set up is written plainly: "postgres: could not ...".
+    grave = grave or [line for line in lines if line.startswith(("postgres:", "pg_ctl:"))]
     return _last_line("\n".join(grave or lines))
 
 
