@@ -29,13 +29,18 @@ MAX_INTEGER: Final = 2**53 - 1
 
 def extract_arguments(query: str, manifest: SkillManifest) -> dict[str, Any]:
     """The arguments of `manifest` found in `query`, valid ones only; missing ones are left out."""
-    found = find_arguments(Reading.of(normalise_query(query)), manifest)
+    words = skill_words(manifest.triggers, manifest.keywords)
+    found = find_arguments(Reading.of(normalise_query(query)), manifest, words)
     return {name: entry.value for name, entry in found.items()}
 
 
-def find_arguments(reading: Reading, manifest: SkillManifest) -> dict[str, Found]:
-    """Like `extract_arguments`, on a text already read, with the place of each value."""
-    vocabulary = skill_words(manifest.triggers, manifest.keywords)
+def find_arguments(
+    reading: Reading, manifest: SkillManifest, vocabulary: frozenset[str]
+) -> dict[str, Found]:
+    """Like `extract_arguments`, on a text already read, with the place of each value.
+
+    `vocabulary` holds the comparison keys of the skill's own words; none of them begins a name.
+    """
     found: dict[str, Found] = {}
     for spec in manifest.arguments:
         extract = EXTRACTORS.get(spec.extractor)

@@ -7,17 +7,26 @@ not paid") is part of that phrase and is not counted.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from cuo_supervisor.core.extractors import phrase_positions
+from cuo_supervisor.core.extractors import Reading
 from cuo_supervisor.core.lexicon import CONDITIONALS, NEGATORS, QUESTIONS, REVERSALS
 from cuo_supervisor.core.text import Token
 
-__all__ = ["Caution", "find_cautions"]
+__all__ = ["Caution", "CautionKind", "find_cautions"]
 
-Caution = tuple[str, int]
-"""A kind ("negation", "reversal", "question", "condition") and the word it stands on."""
+CautionKind = Literal["negation", "reversal", "question", "condition"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """One sign and the word positions it stands on."""
+
+    kind: CautionKind
+    places: frozenset[int]
+
 
 _MARKED_ONLY: Final = frozenset({"dung", "cho", "huy", "xoa", "ngung", "hoan"})
 """Vietnamese signs that, typed without marks, are mostly other words (dùng, cho, hoàn thành)."""
@@ -29,29 +38,33 @@ _CLOSERS: Final = frozenset({"nhi", "a", "vay", "em", "anh", "chi", "ban", "the"
 _UNMARKED_PAIRS: Final = (("dung", "co"), ("xoa", "bo"), ("huy", "bo"), ("khong", "duoc"))
 
 
-def find_cautions(tokens: Sequence[Token], covered: Collection[int] = ()) -> list[Caution]:
-    """The signs in `tokens`, leaving out the word positions in `covered`."""
+def find_cautions(reading: Reading) -> list[Caution]:
+    """Every sign in the request, in reading order within each kind.
+
+    The caller leaves out those that stand inside the trigger phrase it matched.
+    """
+    tokens = reading.tokens
     found: list[Caution] = []
     for at, token in enumerate(tokens):
-        if at in covered:
-            continue
         word = token.folded
         if word in _MARKED_ONLY:
             if token.text in _MARKED_FORMS or _opens(tokens, at):
                 forbids = token.text in ("đừng", "chớ") or word == "cho"
-                found.append(("negation" if forbids else "reversal", at))
+                found.append(Caution("negation" if forbids else "reversal", frozenset({at})))
         elif _forbids(tokens, at):
-            found.append(("negation", at))
+            found.append(Caution("negation", frozenset({at})))
         elif word in REVERSALS:
-            found.append(("reversal", at))
-    for kind, phrases in (("question", QUESTIONS), ("condition", CONDITIONALS)):
+            found.append(Caution("reversal", frozenset({at})))
+    kinds: tuple[tuple[CautionKind, tuple[tuple[str, ...], ...]], ...] = (
+        ("question", QUESTIONS),
+        ("condition", CONDITIONALS),
+    )
+    for kind, phrases in kinds:
         for phrase in phrases:
             found.extend(
-                (kind, at)
-                for at in phrase_positions(tokens, phrase)
-                if not any(at + k in covered for k in range(len(phrase)))
+                Caution(kind, frozenset(range(at, at + len(phrase)))) for at in reading.find(phrase)
             )
-    return sorted(found, key=lambda caution: (caution[1], caution[0]))
+    return found
 
 
 def _opens(tokens: Sequence[Token], at: int) -> bool:

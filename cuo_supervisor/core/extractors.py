@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -26,7 +27,7 @@ from cuo_supervisor.core.lexicon import (
 )
 from cuo_supervisor.core.text import Token, fold, tokenise
 
-__all__ = ["EXTRACTORS", "Found", "Reading", "phrase_positions"]
+__all__ = ["EXTRACTORS", "Found", "Reading"]
 
 _LOOKBACK: Final = 4
 _MAX_NAME_WORDS: Final = 6
@@ -67,23 +68,34 @@ class Reading:
 
     text: str
     tokens: tuple[Token, ...]
+    places: Mapping[str, list[int]]
+    """Positions of each folded word."""
 
     @classmethod
     def of(cls, text: str) -> Reading:
-        return cls(text, tokenise(text))
+        tokens = tokenise(text)
+        places: dict[str, list[int]] = {}
+        for at, token in enumerate(tokens):
+            places.setdefault(token.folded, []).append(at)
+        return cls(text, tokens, places)
+
+    def find(self, phrase: Sequence[str]) -> list[int]:
+        """Where the folded words of `phrase` stand next to each other."""
+        starts = self.places.get(phrase[0])
+        if not starts:
+            return []
+        if len(phrase) == 1:
+            return starts
+        tokens, size = self.tokens, len(phrase)
+        return [
+            at
+            for at in starts
+            if at + size <= len(tokens)
+            and all(tokens[at + k].folded == phrase[k] for k in range(1, size))
+        ]
 
 
 Extract = Callable[[Reading, ArgumentSpec, frozenset[str]], Found | None]
-
-
-def phrase_positions(tokens: Sequence[Token], phrase: Sequence[str]) -> list[int]:
-    """Where the folded words of `phrase` stand next to each other in `tokens`."""
-    size = len(phrase)
-    return [
-        i
-        for i in range(len(tokens) - size + 1)
-        if all(tokens[i + k].folded == phrase[k] for k in range(size))
-    ]
 
 
 def tax_code(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
@@ -163,7 +175,7 @@ def rest(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Fo
     starts = [
         at + len(words)
         for words in map(_folded_words, spec.after)
-        for at in phrase_positions(tokens, words)
+        for at in reading.find(words)
         if at > 0
     ]
     if not starts or (first := min(starts)) >= len(tokens):
@@ -184,14 +196,14 @@ def choice(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> 
     tokens = reading.tokens
     for value, synonyms in spec.choices.items():
         for synonym in synonyms:
-            words = tokenise(synonym)
-            for at in phrase_positions(tokens, [w.folded for w in words]):
+            words = _words(synonym)
+            for at in reading.find(_folded_words(synonym)):
                 here = tokens[at : at + len(words)]
                 if any(t.marked and t.key != w.key for t, w in zip(here, words, strict=True)):
                     continue
                 found = Found(value, here[0].start, here[-1].end)
                 if any(
-                    at >= len(i) and [t.folded for t in tokens[at - len(i) : at]] == i
+                    at >= len(i) and tuple(t.folded for t in tokens[at - len(i) : at]) == i
                     for i in introducers
                 ):
                     introduced.append(found)
@@ -206,13 +218,13 @@ def party(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> F
     cased = _case_tells(tokens, reading.text)
     found: list[Found] = []
     for words in map(_folded_words, spec.after):
-        for at in phrase_positions(tokens, words):
+        for at in reading.find(words):
             name = _name_from(reading, at + len(words), vocabulary, cased)
             if name is not None:
                 found.append(name)
     if not found:
         for words in map(_folded_words, spec.before):
-            for at in phrase_positions(tokens, words):
+            for at in reading.find(words):
                 name = _name_before(reading, at, vocabulary, cased)
                 if name is not None:
                     found.append(name)
@@ -250,8 +262,15 @@ def _longest(found: list[Found]) -> Found | None:
     return _only(f for f in found if f.end - f.start == size)
 
 
-def _folded_words(text: str) -> list[str]:
-    return [token.folded for token in tokenise(text)]
+@lru_cache(maxsize=4096)
+def _words(text: str) -> tuple[Token, ...]:
+    """Words of a manifest's own text; the same few hundred texts come for every request."""
+    return tokenise(text)
+
+
+@lru_cache(maxsize=4096)
+def _folded_words(text: str) -> tuple[str, ...]:
+    return tuple(token.folded for token in _words(text))
 
 
 def _context(reading: Reading, offset: int) -> str:

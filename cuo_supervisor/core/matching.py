@@ -25,6 +25,7 @@ from cuo_supervisor.core.text import Token
 
 __all__ = [
     "MAX_WORDS",
+    "SHORTLIST",
     "Match",
     "Request",
     "keyword_quality",
@@ -33,6 +34,8 @@ __all__ = [
     "word_quality",
 ]
 
+SHORTLIST: Final = 6
+"""Skills scored in full: the model is shown five, a caller the chosen one and three more."""
 MAX_WORDS: Final = 256
 """Words read for evidence; the rest still counts as unexplained."""
 
@@ -55,9 +58,9 @@ class Match:
     """One skill's evidence. `covered` are word positions its best phrase accounts for."""
 
     skill: SkillIndex
-    phrase: float = 0.0
     name: float = 0.0
     keywords: float = 0.0
+    phrase: float = 0.0
     evidence: float = 0.0
     covered: frozenset[int] = frozenset()
 
@@ -71,14 +74,17 @@ class Request:
     by_key: Mapping[str, list[int]]
     by_fold: Mapping[str, list[int]]
     weights: tuple[float, ...]
+    filler: tuple[bool, ...]
     rank: tuple[int, ...]
     unread: int
     vietnamese: bool
 
 
 def lay_out(text: str, index: CatalogIndex) -> Request:
+    """A normalised request, laid out for comparison with the skills of `index`."""
     reading = Reading.of(text)
     tokens = reading.tokens[:MAX_WORDS]
+    fillers = tuple(is_filler(token) for token in tokens)
     by_key: dict[str, list[int]] = {}
     by_fold: dict[str, list[int]] = {}
     rank: list[int] = []
@@ -87,13 +93,14 @@ def lay_out(text: str, index: CatalogIndex) -> Request:
         by_key.setdefault(token.key, []).append(at)
         by_fold.setdefault(token.folded, []).append(at)
         rank.append(content)
-        content += not (is_filler(token) or token.numeric)
+        content += not (fillers[at] or token.numeric)
     return Request(
         reading=reading,
         tokens=tokens,
         by_key=by_key,
         by_fold=by_fold,
         weights=tuple(word_weight(index, token) for token in tokens),
+        filler=fillers,
         rank=tuple(rank),
         unread=len(reading.tokens) - len(tokens),
         vietnamese=any(t.marked or t.folded in VIETNAM_SIGNS for t in tokens),
@@ -101,55 +108,113 @@ def lay_out(text: str, index: CatalogIndex) -> Request:
 
 
 def match_skills(request: Request, index: CatalogIndex) -> list[Match]:
-    """Every skill that shares a content word with the request, with its evidence."""
-    reached: dict[int, float] = {}
-    for word, places in request.by_key.items():
-        if not is_filler(request.tokens[places[0]]):
-            _reach(reached, index, index.exact.get(word, ()), word, by_key=True)
-    for word, places in request.by_fold.items():
-        if not is_filler(request.tokens[places[0]]):
-            _reach(reached, index, index.folded.get(word, ()), word, by_key=False)
+    """The best few skills that share a content word with the request, with their evidence.
 
-    best: dict[int, list[tuple[float, int]]] = {}
-    for at, upper in reached.items():
-        best.setdefault(index.phrases[at].skill, []).append((-upper, at))
-    for words in (request.by_key, request.by_fold):
-        for word in words:
-            for skill in index.keyword_skills.get(word, ()):
-                best.setdefault(skill, [])
+    Which few is decided by an upper bound (every word found in its best phrase, order ignored),
+    so that only they are compared word by word.
+    """
+    worth = _content(request, index)
+    bound: dict[int, float] = {}
+    names: dict[int, float] = {}
+    for key, quality in worth.items():
+        for skill, share in index.reach.get(key, ()):
+            bound[skill] = bound.get(skill, 0.0) + quality * share
+        if key in request.by_key:
+            for skill, share in index.names.get(key, ()):
+                names[skill] = names.get(skill, 0.0) + share
+    hits = _keyword_hits(request, index)
 
-    matches = []
-    for number, phrases in best.items():
-        match = Match(index.skills[number])
-        for _, at in sorted(phrases)[:_ALIGNED]:
-            score, covered = _align(request, index.phrases[at])
-            if score > match.phrase:
-                match.phrase, match.covered = score, covered
-        match.name = _share_of(request, index, match.skill.name_words)
-        hits = sum(keyword_quality(request, words) for words in match.skill.keywords)
-        match.keywords = min(1.0, hits / 2)
-        match.evidence = 1 - (
-            (1 - _PHRASE_SHARE * match.phrase)
-            * (1 - _NAME_SHARE * match.name)
-            * (1 - _KEYWORD_SHARE * match.keywords)
+    keyworded = {skill: min(1.0, sum(found.values()) / 2) for skill, found in hits.items()}
+    rough = [
+        (
+            -_evidence(
+                min(1.0, phrase + index.skills[skill].slack),
+                names.get(skill, 0.0),
+                keyworded.get(skill, 0.0),
+            ),
+            skill,
         )
-        matches.append(match)
-    return matches
+        for skill, phrase in bound.items()
+    ]
+    rough += [
+        (-_evidence(0.0, names.get(skill, 0.0), keyworded.get(skill, 0.0)), skill)
+        for skill in {**names, **hits}
+        if skill not in bound
+    ]
+    rough.sort()
+    best: list[Match] = []
+    floor = 0.0
+    for negative, number in rough:
+        if -negative <= floor:
+            break  # the list is full, and nothing from here on can be better than its last
+        match = Match(index.skills[number], names.get(number, 0.0), keyworded.get(number, 0.0))
+        bounds = _phrase_bounds(match.skill, worth)
+        most = min(1.0, max(bounds.values(), default=0.0))
+        if _evidence(most, match.name, match.keywords) <= floor:
+            continue
+        match.phrase, match.covered = _best_phrase(request, match.skill, bounds)
+        match.evidence = _evidence(match.phrase, match.name, match.keywords)
+        best.append(match)
+        if len(best) >= SHORTLIST:
+            best.sort(key=lambda m: (-m.evidence, m.skill.skill_name))
+            del best[SHORTLIST:]
+            floor = best[-1].evidence
+    return best
 
 
-def _reach(
-    reached: dict[int, float], index: CatalogIndex, at: Sequence[int], word: str, *, by_key: bool
-) -> None:
-    """Raise each phrase's upper bound by the weight of one word found, but never twice."""
-    for place in at:
-        phrase = index.phrases[place]
-        for token, weight in zip(phrase.words, phrase.weights, strict=True):
-            if by_key and token.key == word:
-                reached[place] = reached.get(place, 0.0) + weight / phrase.mass
-                break
-            if not by_key and token.folded == word and token.key != word:
-                reached[place] = reached.get(place, 0.0) + 0.9 * weight / phrase.mass
-                break
+def _content(request: Request, index: CatalogIndex) -> dict[str, float]:
+    """Keys of skill words the request may hold, with the most each can be worth."""
+    worth: dict[str, float] = {}
+    for at, token in enumerate(request.tokens):
+        if request.filler[at]:
+            continue
+        worth[token.key] = 1.0
+    for word in request.by_fold:
+        for key in (*index.folded.get(word, ()), word):
+            worth.setdefault(key, _FOLD_NEAR)
+    return worth
+
+
+def _keyword_hits(request: Request, index: CatalogIndex) -> dict[int, dict[int, float]]:
+    """Per skill, how surely each of its keywords (by number) stands in the request."""
+    hits: dict[int, dict[int, float]] = {}
+    for start in {**request.by_fold, **request.by_key}:
+        for words, uses in index.keywords.get(start, ()):
+            quality = keyword_quality(request, words)
+            if quality > 0:
+                for skill, place in uses:
+                    hits.setdefault(skill, {})[place] = quality
+    return hits
+
+
+def _phrase_bounds(skill: SkillIndex, worth: Mapping[str, float]) -> dict[int, float]:
+    """The most each phrase of one skill can score, by number, for those with a word in common."""
+    bounds: dict[int, float] = {}
+    for key, quality in worth.items():  # in the request's order: sums of floats depend on it
+        for number, share in skill.phrase_shares.get(key, ()):
+            bounds[number] = bounds.get(number, skill.phrases[number].slack) + share * quality
+    return bounds
+
+
+def _best_phrase(
+    request: Request, skill: SkillIndex, bounds: Mapping[int, float]
+) -> tuple[float, frozenset[int]]:
+    """The best trigger phrase of one skill and the word positions it accounts for."""
+    best, covered = 0.0, frozenset[int]()
+    for number in sorted(bounds, key=lambda n: (-bounds[n], n))[:_ALIGNED]:
+        if bounds[number] <= best:
+            break
+        score, places = _align(request, skill.phrases[number])
+        if score > best:
+            best, covered = score, places
+    return best, covered
+
+
+def _evidence(phrase: float, name: float, keywords: float) -> float:
+    """Three independent signs joined: each can only add, and none alone reaches 1."""
+    return 1 - (
+        (1 - _PHRASE_SHARE * phrase) * (1 - _NAME_SHARE * name) * (1 - _KEYWORD_SHARE * keywords)
+    )
 
 
 def _align(request: Request, phrase: Phrase) -> tuple[float, frozenset[int]]:
@@ -219,12 +284,6 @@ def word_quality(request: Request, at: int, skill: SkillIndex) -> float:
     if token.marked and token.folded in skill.marked_folds:
         return _RETONED_NEAR if near else _RETONED_ALONE
     return _FOLD_NEAR if near else _FOLD_ALONE
-
-
-def _share_of(request: Request, index: CatalogIndex, words: Sequence[Token]) -> float:
-    total = sum(word_weight(index, word) for word in words)
-    seen = sum(word_weight(index, word) for word in words if word.key in request.by_key)
-    return seen / total if total else 0.0
 
 
 def keyword_quality(request: Request, words: Sequence[Token]) -> float:

@@ -15,13 +15,13 @@ reversal, a question or a condition each keep the skill out of the automatic ban
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Final
 
 from cuo_supervisor.core.arguments import find_arguments
 from cuo_supervisor.core.catalog import Catalog
-from cuo_supervisor.core.caution import find_cautions
+from cuo_supervisor.core.caution import Caution, find_cautions
 from cuo_supervisor.core.extractors import Found
 from cuo_supervisor.core.matching import (
     Match,
@@ -33,7 +33,7 @@ from cuo_supervisor.core.matching import (
 )
 from cuo_supervisor.core.models import ASK_THRESHOLD, CASCADE_THRESHOLD_LOW, Candidate
 from cuo_supervisor.core.personas import Persona
-from cuo_supervisor.core.scoring_index import CatalogIndex, is_filler
+from cuo_supervisor.core.scoring_index import CatalogIndex
 from cuo_supervisor.core.text import Token, normalise_query, tokenise
 
 __all__ = ["DECIMALS", "GAP", "score_one_off"]
@@ -50,35 +50,35 @@ _REGION_BONUS: Final = 0.04
 _KNEE: Final = 0.90
 _SLOPE: Final = 0.60
 _TOP: Final = 0.97
-_DEEP: Final = 12
-"""Best skills whose arguments are looked for; the model sees five, a caller three."""
 
 _ASK_CEILING: Final = ASK_THRESHOLD - 0.01
 _DEFER_CEILING: Final = CASCADE_THRESHOLD_LOW - 0.01
 
 
 def score_one_off(query: str, persona: Persona, catalog: Catalog) -> list[Candidate]:
-    """Skills with any evidence in `query`, by descending confidence, then name.
+    """The best skills with evidence in `query` (six at most), by confidence, then name.
 
     An empty list means no skill was recognised. The persona only weighs words both it and the
     skill own; it never adds or removes a skill.
     """
     index = CatalogIndex.of(catalog)
     request = lay_out(normalise_query(query), index)
-    matches = match_skills(request, index)
-    matches.sort(key=lambda m: (-m.evidence, m.skill.manifest.name))
     owned = _owned_words(request, persona)
+    cautions = find_cautions(request.reading)
     candidates = [
-        _candidate(request, match, owned, deep=place < _DEEP) for place, match in enumerate(matches)
+        _candidate(request, match, owned, cautions) for match in match_skills(request, index)
     ]
     candidates = [candidate for candidate in candidates if candidate.confidence > 0]
     candidates.sort(key=lambda c: (-c.confidence, c.skill_name))
     return _close_second(candidates)
 
 
-def _candidate(request: Request, match: Match, owned: frozenset[str], *, deep: bool) -> Candidate:
+def _candidate(
+    request: Request, match: Match, owned: frozenset[str], cautions: Sequence[Caution]
+) -> Candidate:
     manifest = match.skill.manifest
-    found = find_arguments(request.reading, manifest) if deep else {}
+    worth_reading = match.evidence >= CASCADE_THRESHOLD_LOW
+    found = find_arguments(request.reading, manifest, match.skill.keys) if worth_reading else {}
     explained = _explained(request, match, found)
     evidence = match.evidence * (_BASE + (1 - _BASE) * explained)
 
@@ -91,14 +91,13 @@ def _candidate(request: Request, match: Match, owned: frozenset[str], *, deep: b
     confidence = _calibrate(evidence + bonus * evidence)
 
     missing = [name for name in manifest.required_arguments if name not in found]
-    cautions = find_cautions(request.tokens, match.covered)
-    kinds = {kind for kind, _ in cautions}
+    kinds = {caution.kind for caution in cautions if not match.covered & caution.places}
     if (missing or kinds) and confidence >= ASK_THRESHOLD:
         confidence = _ASK_CEILING
     if kinds & {"negation", "reversal"} and confidence < 0.5:
         # Too weak to ask about, and a model must not be the one to overlook the "not".
         confidence = min(confidence, _DEFER_CEILING)
-    components = {
+    components: dict[str, float] = {
         "phrase_match": 6 * match.phrase,
         "name_match": 5 * match.name,
         "keyword_hits": 3 * match.keywords,
@@ -107,10 +106,10 @@ def _candidate(request: Request, match: Match, owned: frozenset[str], *, deep: b
         "argument_bonus": 2 * given,
         "explained": explained,
         "missing_arguments": float(len(missing)),
-        **dict.fromkeys(sorted(kinds), 1.0),
+        **{str(kind): 1.0 for kind in sorted(kinds)},
     }
     return Candidate(
-        skill_name=manifest.skill_name,
+        skill_name=match.skill.skill_name,
         confidence=round(confidence, DECIMALS),
         arguments={name: entry.value for name, entry in sorted(found.items())},
         score_components={name: round(value, DECIMALS) for name, value in components.items()},
@@ -131,7 +130,7 @@ def _explained(request: Request, match: Match, found: dict[str, Found]) -> float
     total = float(request.unread)
     own = 0.0
     for at, token in enumerate(request.tokens):
-        if is_filler(token) or token.numeric or _inside(token, spans):
+        if request.filler[at] or token.numeric or _inside(token, spans):
             continue
         total += request.weights[at]
         own += request.weights[at] * word_quality(request, at, match.skill)

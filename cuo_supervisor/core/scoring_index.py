@@ -23,12 +23,13 @@ _REGION_WORDS: Final = frozenset({"vietnam", "viet", "nam", "vn"})
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """One trigger phrase: its words and their weights. `mass` is the sum of the weights."""
+    """One trigger phrase: its words, their weights, and the sum of those as `mass`."""
 
-    skill: int
     words: tuple[Token, ...]
     weights: tuple[float, ...]
     mass: float
+    slack: float
+    """Share of the mass that grammar words hold; found or not, it is never much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class SkillIndex:
     """What the scorer asks of one skill."""
 
     manifest: SkillManifest
+    skill_name: str
     name_words: tuple[Token, ...]
     keywords: tuple[tuple[Token, ...], ...]
     keys: frozenset[str]
@@ -44,18 +46,26 @@ class SkillIndex:
     """The same words without marks."""
     marked_folds: frozenset[str]
     """Those of `folds` that some word of the skill writes with marks."""
+    slack: float
+    """The largest slack of its phrases."""
+    phrases: tuple[Phrase, ...]
+    phrase_shares: Mapping[str, tuple[tuple[int, float], ...]]
+    """Comparison key of a content word: (number of the phrase, the word's share of it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogIndex:
-    """`exact` and `folded` map a word to the phrases holding it, in catalogue order."""
+    """Where each word stands. Shares are parts of a phrase's, or of a name's, whole weight."""
 
     skills: tuple[SkillIndex, ...]
-    phrases: tuple[Phrase, ...]
-    exact: Mapping[str, tuple[int, ...]]
-    folded: Mapping[str, tuple[int, ...]]
-    keyword_skills: Mapping[str, tuple[int, ...]]
-    """Folded first words of keywords and names, to the skills holding them."""
+    reach: Mapping[str, tuple[tuple[int, float], ...]]
+    """Comparison key of a content word: (skill, its largest share of any phrase there)."""
+    folded: Mapping[str, tuple[str, ...]]
+    """Word without marks: the keys it may stand for, other than itself."""
+    names: Mapping[str, tuple[tuple[int, float], ...]]
+    """Comparison key: (skill, share of its name)."""
+    keywords: Mapping[str, tuple[tuple[tuple[Token, ...], tuple[tuple[int, int], ...]], ...]]
+    """First word of a keyword, without marks or as key: its words, (skill, number) of each use."""
     weights: Mapping[str, float]
 
     @staticmethod
@@ -78,53 +88,79 @@ def word_weight(index: CatalogIndex, token: Token) -> float:
 
 
 def _build(catalog: Catalog) -> CatalogIndex:
-    skills = tuple(_skill(manifest) for manifest in catalog.skills)
-    shared: dict[str, int] = {}
-    for skill in skills:
-        for word in skill.keys | skill.folds:
-            shared[word] = shared.get(word, 0) + 1
-    total = len(skills)
-    weights = {word: (total - count + 1) / total for word, count in shared.items()}
-
-    phrases: list[Phrase] = []
-    exact: dict[str, list[int]] = {}
-    folded: dict[str, list[int]] = {}
-    starts: dict[str, list[int]] = {}
+    weights = _weights(catalog)
+    skills = tuple(_skill(manifest, weights) for manifest in catalog.skills)
+    reach: dict[str, list[tuple[int, float]]] = {}
+    folded: dict[str, dict[str, None]] = {}
+    names: dict[str, list[tuple[int, float]]] = {}
+    keywords: dict[str, dict[tuple[str, ...], list[tuple[int, int]]]] = {}
+    spelled: dict[tuple[str, ...], tuple[Token, ...]] = {}
     for number, skill in enumerate(skills):
-        triggers = skill.manifest.triggers
-        for text in (*triggers.en, *triggers.vi):
-            words = tokenise(text)
-            masses = tuple(FILLER_WEIGHT if is_filler(w) else weights[w.key] for w in words)
-            at = len(phrases)
-            phrases.append(Phrase(number, words, masses, sum(masses)))
-            for word in dict.fromkeys(w.key for w in words):
-                exact.setdefault(word, []).append(at)
-            for word in dict.fromkeys(w.folded for w in words):
-                folded.setdefault(word, []).append(at)
-        for group in (*skill.keywords, *((word,) for word in skill.name_words)):
-            if group:
-                for word in {group[0].folded, group[0].key}:
-                    starts.setdefault(word, []).append(number)
+        for key, shares in skill.phrase_shares.items():
+            reach.setdefault(key, []).append((number, max(share for _, share in shares)))
+        for word in (word for phrase in skill.phrases for word in phrase.words):
+            if word.folded != word.key and not is_filler(word):
+                folded.setdefault(word.folded, {})[word.key] = None
+        total_name = sum(weights[word.key] for word in skill.name_words)
+        for word in skill.name_words:
+            names.setdefault(word.key, []).append((number, weights[word.key] / total_name))
+        for place, group in enumerate(skill.keywords):
+            written = tuple(word.text for word in group)
+            spelled[written] = group
+            for start in sorted({group[0].folded, group[0].key}):
+                keywords.setdefault(start, {}).setdefault(written, []).append((number, place))
     return CatalogIndex(
         skills=skills,
-        phrases=tuple(phrases),
-        exact={word: tuple(found) for word, found in exact.items()},
+        reach={key: tuple(found) for key, found in reach.items()},
         folded={word: tuple(found) for word, found in folded.items()},
-        keyword_skills={word: tuple(dict.fromkeys(found)) for word, found in starts.items()},
+        names={key: tuple(found) for key, found in names.items()},
+        keywords={
+            start: tuple((spelled[written], tuple(uses)) for written, uses in found.items())
+            for start, found in keywords.items()
+        },
         weights=weights,
     )
 
 
-def _skill(manifest: SkillManifest) -> SkillIndex:
-    names = tuple(t for t in tokenise(manifest.name) if t.folded not in _REGION_WORDS)
-    keywords = tuple(tokenise(keyword) for keyword in manifest.keywords)
-    triggers = [tokenise(text) for text in (*manifest.triggers.en, *manifest.triggers.vi)]
-    words = [w for group in (*triggers, *keywords, names) for w in group]
+def _words(manifest: SkillManifest) -> list[tuple[Token, ...]]:
+    """Words of its triggers, keywords and name."""
+    triggers = manifest.triggers
+    texts = (*triggers.en, *triggers.vi, *manifest.keywords, manifest.name)
+    return [tokenise(text) for text in texts]
+
+
+def _weights(catalog: Catalog) -> dict[str, float]:
+    """1 for a word of one skill only, down to 1/n for a word of all n."""
+    shared: dict[str, int] = {}
+    for manifest in catalog.skills:
+        words = [word for group in _words(manifest) for word in group]
+        for spelling in {w.key for w in words} | {w.folded for w in words}:
+            shared[spelling] = shared.get(spelling, 0) + 1
+    total = len(catalog.skills)
+    return {word: (total - count + 1) / total for word, count in shared.items()}
+
+
+def _skill(manifest: SkillManifest, weights: Mapping[str, float]) -> SkillIndex:
+    phrases: list[Phrase] = []
+    shares: dict[str, list[tuple[int, float]]] = {}
+    for text in (*manifest.triggers.en, *manifest.triggers.vi):
+        words = tokenise(text)
+        masses = tuple(FILLER_WEIGHT if is_filler(w) else weights[w.key] for w in words)
+        mass = sum(masses)
+        content = {w.key: m / mass for w, m in zip(words, masses, strict=True) if not is_filler(w)}
+        for key, share in content.items():
+            shares.setdefault(key, []).append((len(phrases), share))
+        phrases.append(Phrase(words, masses, mass, 1.0 - sum(content.values())))
+    everything = [word for group in _words(manifest) for word in group]
     return SkillIndex(
         manifest=manifest,
-        name_words=names,
-        keywords=keywords,
-        keys=frozenset(w.key for w in words),
-        folds=frozenset(w.folded for w in words),
-        marked_folds=frozenset(w.folded for w in words if w.marked),
+        skill_name=manifest.skill_name,
+        slack=max(phrase.slack for phrase in phrases),
+        name_words=tuple(t for t in tokenise(manifest.name) if t.folded not in _REGION_WORDS),
+        keywords=tuple(words for k in manifest.keywords if (words := tokenise(k))),
+        keys=frozenset(w.key for w in everything),
+        folds=frozenset(w.folded for w in everything),
+        marked_folds=frozenset(w.folded for w in everything if w.marked),
+        phrases=tuple(phrases),
+        phrase_shares={key: tuple(found) for key, found in shares.items()},
     )

@@ -26,6 +26,7 @@ _TONES: Final = frozenset("\u0300\u0301\u0303\u0309\u0323")
 """Grave, acute, tilde, hook above, dot below: the five written tones."""
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019\u02bc][^\W_]+)*")
+_DIGIT: Final = re.compile(r"\d")
 _SPACES: Final = re.compile(r"\s+")
 _DOUBLED: Final = frozenset("bdgmnprt")
 
@@ -44,11 +45,8 @@ class Token:
     """True if the word carries Vietnamese (or other) marks."""
     start: int
     end: int
-
-    @property
-    def numeric(self) -> bool:
-        """True if the word holds a digit: an amount, a code, a quarter."""
-        return any(character.isdigit() for character in self.text)
+    numeric: bool
+    """True if the word holds a digit: an amount, a code, a quarter."""
 
 
 def normalise_query(text: str) -> str:
@@ -115,14 +113,18 @@ def tokenise(text: str) -> tuple[Token, ...]:
         word = match.group()
         if word.isascii():
             lowered = word.lower()
-            tokens.append(Token(lowered, stem(lowered), lowered, False, match.start(), match.end()))
+            numeric = not word.isalpha() and _DIGIT.search(word) is not None
+            tokens.append(
+                Token(lowered, stem(lowered), lowered, False, match.start(), match.end(), numeric)
+            )
             continue
         lowered = unicodedata.normalize("NFKC", word).casefold().replace("\u2019", "'")
         lowered = lowered.replace("\u02bc", "'")
         folded = fold(lowered)
         marked = folded != lowered
         key = canonical(lowered) if marked else stem(lowered)
-        tokens.append(Token(lowered, key, folded, marked, match.start(), match.end()))
+        numeric = _DIGIT.search(word) is not None
+        tokens.append(Token(lowered, key, folded, marked, match.start(), match.end(), numeric))
     return tuple(tokens)
 
 
