@@ -23,25 +23,25 @@ LEVELS: Final = {
     "second": (
         "Nhắc thanh toán lần hai",
         (
-            "Chúng tôi chưa ghi nhận khoản thanh toán sau lần nhắc trước. Mong Quý công ty thanh toán "
-            "hoặc báo ngày dự kiến trong vòng 7 ngày."
+            "Chúng tôi chưa ghi nhận khoản thanh toán sau lần nhắc trước. Mong Quý công ty "
+            "thanh toán hoặc báo ngày dự kiến trong vòng 7 ngày."
         ),
         "Second payment reminder",
         (
-            "We have not seen a payment since our last reminder. Please pay, or tell us the date you "
-            "expect to pay, within 7 days."
+            "We have not seen a payment since our last reminder. Please pay, or tell us the date "
+            "you expect to pay, within 7 days."
         ),
     ),
     "final": (
         "Nhắc thanh toán lần cuối",
         (
-            "Đây là lần nhắc cuối bằng thư. Nếu có vướng mắc về hóa đơn, xin liên hệ để hai bên cùng "
-            "giải quyết."
+            "Đây là lần nhắc cuối bằng thư. Nếu có vướng mắc về hóa đơn, xin liên hệ để hai bên "
+            "cùng giải quyết."
         ),
         "Final payment reminder",
         (
-            "This is our last reminder by letter. If anything about the invoice is in dispute, please "
-            "contact us so that we can settle it together."
+            "This is our last reminder by letter. If anything about the invoice is in dispute, "
+            "please contact us so that we can settle it together."
         ),
     ),
 }
