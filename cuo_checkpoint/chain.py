@@ -1,0 +1,70 @@
+"""The audit chain's arithmetic. Pure: the database links rows, this recomputes them.
+
+    row_sha256 = SHA-256("cuo/row/v1" || 0x00 || prev_sha256 || row_bytes)
+    genesis    = SHA-256("cuo/genesis/v1" || 0x00 || tenant_id || "/" || run_id)
+
+`row_bytes` is the RFC 8785 form of an object with the keys at, body, chain_seq, kind, run_id,
+tenant_id, trace_id and v, so a row speaks for its tenant, run, position, time and content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.errors import ChainBroken
+
+__all__ = ["ChainLink", "genesis", "link", "verify_links"]
+
+_ROW: Final = b"cuo/row/v1\x00"
+_GENESIS: Final = b"cuo/genesis/v1\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class ChainLink:
+    """One stored row of a chain, as bytes."""
+
+    chain_seq: int
+    row_bytes: bytes
+    prev_sha256: bytes
+    row_sha256: bytes
+
+
+def genesis(tenant_id: uuid.UUID, run_id: uuid.UUID) -> bytes:
+    """What the first row of a run's chain follows."""
+    return hashlib.sha256(_GENESIS + f"{tenant_id}/{run_id}".encode()).digest()
+
+
+def link(prev: bytes, row_bytes: bytes) -> bytes:
+    """The digest of a row that follows `prev`."""
+    return hashlib.sha256(_ROW + prev + row_bytes).digest()
+
+
+def verify_links(tenant_id: uuid.UUID, run_id: uuid.UUID, links: Iterable[ChainLink]) -> bytes:
+    """Recomputes a chain in order and returns its head.
+
+    Raises ChainBroken naming the first row that is out of place, not canonical, not about this
+    run and tenant, or whose digest does not follow from its bytes and the row before. What a chain
+    alone cannot show is a tail that was cut off: compare the head with a sealed one.
+    """
+    head = genesis(tenant_id, run_id)
+    for expected, row in enumerate(links, start=1):
+        if row.chain_seq != expected:
+            raise ChainBroken(str(run_id), expected, "row is missing")
+        if row.prev_sha256 != head:
+            raise ChainBroken(str(run_id), expected, "does not follow the row before")
+        if link(head, row.row_bytes) != row.row_sha256:
+            raise ChainBroken(str(run_id), expected, "bytes and digest disagree")
+        content = json.loads(row.row_bytes)
+        if canonical_bytes(content) != row.row_bytes:
+            raise ChainBroken(str(run_id), expected, "bytes are not in canonical form")
+        said = (content.get("tenant_id"), content.get("run_id"), content.get("chain_seq"))
+        if said != (str(tenant_id), str(run_id), expected):
+            raise ChainBroken(str(run_id), expected, "speaks of another tenant, run or position")
+        head = row.row_sha256
+    return head

@@ -1,0 +1,342 @@
+"""Connections: pools for sync and async use, one round trip per call, errors translated once.
+
+A store method is written once, as a generator that yields `Call`s and receives their rows; the
+two drivers here run it, one blocking, one awaiting. Connections are in autocommit: each call is
+one statement and so one transaction, and the functions it names set the tenant for that
+transaction only. Nothing is set on a session, so a transaction pooler may sit between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Generator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_futures
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import errors as pg
+from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
+
+from cuo_checkpoint import errors
+
+__all__ = ["AsyncDriver", "Call", "Plan", "SyncDriver", "Wait", "translated"]
+
+T = TypeVar("T")
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(slots=True)
+class Call:
+    """One statement. `retried_params` replace `params` when an earlier try may have committed."""
+
+    query: bytes
+    params: Sequence[Any]
+    retried_params: Sequence[Any] | None = None
+
+
+@dataclass(slots=True)
+class Wait:
+    """Not a statement: waits until the futures are done, or `seconds` have passed."""
+
+    futures: Sequence[Future[None]]
+    seconds: float
+
+
+Plan = Generator[Call | Wait, Rows, T]
+
+_RETRY_DELAYS: Final = (0.0, 0.1, 0.3, 0.8, 1.5)
+"""Seconds before each repeat after a lost connection: about three seconds in all, enough for a
+fail-over of the pool's connections, short enough that a run stops rather than hangs."""
+
+_POOL_WAIT: Final = 30.0
+
+_BY_STATE: Final[dict[str, type[errors.CheckpointError]]] = {
+    "CU001": errors.CheckpointConflict,
+    "CU002": errors.StaleParent,
+    "CU003": errors.ThreadDeleted,
+    "CU004": errors.ParentMissing,
+    "CU009": errors.AuditFailed,
+}
+
+
+def translated(error: psycopg.Error) -> errors.CheckpointError:
+    """Ours for theirs. The message keeps the server's first line, which names ids but no values."""
+    first_line = (error.diag.message_primary or str(error).splitlines()[0] or "").strip()
+    known = _BY_STATE.get(error.sqlstate or "")
+    if known is not None:
+        return known(first_line)
+    if isinstance(error, (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName)):
+        return errors.SchemaNotReady(
+            "the database has no CUO schema of this version.",
+            remedy="Run: alembic upgrade head, as the owner role.",
+        )
+    if isinstance(error, pg.InsufficientPrivilege):
+        return errors.SchemaNotReady(
+            f"the database refused this role: {first_line}.",
+            remedy="Check the grants with: cyberos-cuo doctor",
+        )
+    if _is_connection_loss(error):
+        return errors.StoreUnavailable(
+            "the database cannot be reached or was lost mid-call; check CUO_DATABASE_URL and the server"
+        )
+    return errors.WriteRefused(f"the database refused the call ({error.sqlstate}): {first_line}")
+
+
+def _is_connection_loss(error: BaseException) -> bool:
+    if isinstance(error, (PoolTimeout, psycopg.InterfaceError)):
+        return True
+    if not isinstance(error, psycopg.OperationalError):
+        return False
+    state = error.sqlstate
+    # 08: connection; 57P01-03: shutdown, crash, starting up; no state: the socket itself broke.
+    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
+
+
+def _is_missing_month(error: BaseException) -> bool:
+    return isinstance(error, pg.CheckViolation) and "no partition" in str(error)
+
+
+def _is_transient(error: psycopg.Error) -> bool:
+    return isinstance(error, (pg.SerializationFailure, pg.DeadlockDetected))
+
+
+class _Attempts:
+    """Decides, for both drivers, what to do after a failed try. Holds no connection."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.months = False
+        self.transient = 0
+
+    def next_delay(self, error: BaseException) -> float | None:
+        """Seconds to wait before the repeat; None when the error stands."""
+        if _is_connection_loss(error):
+            if self.lost >= len(_RETRY_DELAYS):
+                return None
+            self.lost += 1
+            return _RETRY_DELAYS[self.lost - 1]
+        if isinstance(error, psycopg.Error) and _is_transient(error) and self.transient < 5:
+            self.transient += 1
+            return 0.01 * self.transient
+        return None
+
+
+class SyncDriver:
+    """Runs plans on a blocking pool, opened on first use and again after a fork."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        pool: ConnectionPool[Any] | None,
+        *,
+        max_size: int,
+        connect_args: dict[str, Any],
+    ) -> None:
+        self._conninfo = conninfo
+        self._given = pool
+        self._max_size = max_size
+        self._connect_args = connect_args
+        self._pool: ConnectionPool[Any] | None = None
+        self._pid = 0
+
+    def pool(self) -> ConnectionPool[Any]:
+        if self._given is not None:
+            return self._given
+        if self._pool is None or self._pid != os.getpid():
+            # A pool inherited over fork shares its sockets with the parent: leave it alone.
+            self._pool = ConnectionPool(
+                self._conninfo,
+                min_size=1,
+                max_size=self._max_size,
+                open=False,
+                timeout=_POOL_WAIT,
+                kwargs=self._connect_args,
+                name="cuo-sync",
+            )
+            self._pid = os.getpid()
+            self._pool.open()
+        return self._pool
+
+    def run(self, plan: Plan[T], months: bytes) -> T:
+        """Drives a plan to its result. Raises our errors only."""
+        try:
+            call = next(plan)
+            while True:
+                if isinstance(call, Wait):
+                    wait_for_futures(call.futures, timeout=call.seconds)
+                    if not call.futures:
+                        time.sleep(call.seconds)
+                    call = plan.send([])
+                    continue
+                try:
+                    rows = self._execute(call, months)
+                except errors.CheckpointError as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(rows)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    def _execute(self, call: Call, months: bytes) -> Rows:
+        attempts = _Attempts()
+        params = call.params
+        while True:
+            try:
+                with self.pool().connection() as conn:
+                    _in_autocommit(conn)
+                    rows: Rows = conn.execute(call.query, params, prepare=False).fetchall()
+                    return rows
+            except (psycopg.Error, PoolTimeout) as error:
+                if _is_missing_month(error) and not attempts.months:
+                    attempts.months = True
+                    self._execute(Call(months, ()), months)
+                    continue
+                delay = attempts.next_delay(error)
+                if delay is None:
+                    raise _final(error) from error
+                if _is_connection_loss(error):
+                    params = call.retried_params or call.params
+                    self._weed()
+                time.sleep(delay)
+
+    def _weed(self) -> None:
+        """Drops dead idle connections, so that the repeat does not draw another one."""
+        try:
+            self.pool().check()
+        except (psycopg.Error, PoolTimeout):
+            return
+
+    def close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None and self._pid == os.getpid():
+            pool.close()
+
+
+class AsyncDriver:
+    """Runs plans on awaiting pools, one per event loop."""
+
+    def __init__(
+        self,
+        conninfo: str,
+        pool: AsyncConnectionPool[Any] | None,
+        *,
+        max_size: int,
+        connect_args: dict[str, Any],
+    ) -> None:
+        self._conninfo = conninfo
+        self._given = pool
+        self._max_size = max_size
+        self._connect_args = connect_args
+        self._pools: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, AsyncConnectionPool[Any]
+        ] = weakref.WeakKeyDictionary()
+        self._pid = os.getpid()
+
+    async def pool(self) -> AsyncConnectionPool[Any]:
+        if self._given is not None:
+            return self._given
+        if self._pid != os.getpid():
+            self._pools = weakref.WeakKeyDictionary()
+            self._pid = os.getpid()
+        loop = asyncio.get_running_loop()
+        found = self._pools.get(loop)
+        if found is None:
+            _refuse_proactor(loop)
+            found = AsyncConnectionPool(
+                self._conninfo,
+                min_size=1,
+                max_size=self._max_size,
+                open=False,
+                timeout=_POOL_WAIT,
+                kwargs=self._connect_args,
+                name="cuo-async",
+            )
+            self._pools[loop] = found
+            await found.open()
+        return found
+
+    async def run(self, plan: Plan[T], months: bytes) -> T:
+        """Drives a plan to its result. Raises our errors only; cancellation leaves nothing behind."""
+        try:
+            call = next(plan)
+            while True:
+                if isinstance(call, Wait):
+                    if call.futures:
+                        await asyncio.wait(
+                            [asyncio.wrap_future(f) for f in call.futures], timeout=call.seconds
+                        )
+                    else:
+                        await asyncio.sleep(call.seconds)
+                    call = plan.send([])
+                    continue
+                try:
+                    rows = await self._execute(call, months)
+                except errors.CheckpointError as error:
+                    call = plan.throw(error)
+                else:
+                    call = plan.send(rows)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+    async def _execute(self, call: Call, months: bytes) -> Rows:
+        attempts = _Attempts()
+        params = call.params
+        while True:
+            try:
+                pool = await self.pool()
+                async with pool.connection() as conn:
+                    _in_autocommit(conn)
+                    cursor = await conn.execute(call.query, params, prepare=False)
+                    rows: Rows = await cursor.fetchall()
+                    return rows
+            except (psycopg.Error, PoolTimeout) as error:
+                if _is_missing_month(error) and not attempts.months:
+                    attempts.months = True
+                    await self._execute(Call(months, ()), months)
+                    continue
+                delay = attempts.next_delay(error)
+                if delay is None:
+                    raise _final(error) from error
+                if _is_connection_loss(error):
+                    params = call.retried_params or call.params
+                    await self._weed()
+                await asyncio.sleep(delay)
+
+    async def _weed(self) -> None:
+        try:
+            await (await self.pool()).check()
+        except (psycopg.Error, PoolTimeout):
+            return
+
+    async def close(self) -> None:
+        loop = asyncio.get_running_loop()
+        pool = self._pools.pop(loop, None)
+        if pool is not None:
+            await pool.close()
+
+
+def _in_autocommit(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
+    if not conn.autocommit:
+        raise errors.SchemaNotReady(
+            "the pool given to the store hands out connections that are not in autocommit.",
+            remedy="Create it with kwargs={'autocommit': True}.",
+        )
+
+
+def _final(error: Exception) -> errors.CheckpointError:
+    if isinstance(error, psycopg.Error):
+        return translated(error)
+    return errors.StoreUnavailable("no database connection became free in time")
+
+
+def _refuse_proactor(loop: asyncio.AbstractEventLoop) -> None:
+    if type(loop).__name__ == "ProactorEventLoop":
+        raise errors.SchemaNotReady(
+            "psycopg cannot run on Windows' default event loop.",
+            remedy="Use asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop), or the sync methods.",
+        )

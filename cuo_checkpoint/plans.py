@@ -1,0 +1,281 @@
+"""What each store method does, written once as generators that yield statements.
+
+Serialisation happens before the first yield, so values are taken before the first await. See
+`db` for how a plan is driven and `tracker` for how calls become rows.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Final
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from cuo_checkpoint import derive, ids
+from cuo_checkpoint.appending import AppendPlans
+from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.configs import metadata_of, tuple_config
+from cuo_checkpoint.db import Call, Plan
+from cuo_checkpoint.errors import CheckpointConflict, InvalidIdentifier, SerialiseError
+from cuo_checkpoint.reading import Page
+from cuo_checkpoint.rebuild import Pending
+from cuo_checkpoint.records import (
+    ChainKind,
+    CheckpointKind,
+    Encoded,
+    Event,
+    Phase,
+    encode_state,
+    encode_tree,
+    langgraph_tree,
+    split_channels,
+)
+from cuo_checkpoint.serde import text_to_tree
+from cuo_checkpoint.tracker import RunTracker
+
+__all__ = ["OUTBOX_CHANNEL", "Page", "Plans"]
+
+OUTBOX_CHANNEL: Final = "cuo_audit_outbox"
+"""Reserved channel: audit rows a node hands to the store, [{"kind": ..., "body": {...}}]. They are
+chained in the transaction of the superstep that wrote the channel."""
+
+_WRITE_INDEX: Final = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
+
+
+class Plans(AppendPlans):
+    """LangGraph's writes, and what hides and copies threads."""
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        new_versions: Mapping[str, Any],
+    ) -> Plan[RunnableConfig]:
+        call = self.config(config)
+        try:
+            visible, hidden = split_channels(checkpoint["channel_values"])
+            state = encode_state(self.serializer, visible)
+            merged = metadata_of(config, metadata, self.metadata_keys)
+            document = encode_tree(langgraph_tree(self.serializer, checkpoint, merged, hidden))
+            outbox = self._outbox(checkpoint, new_versions)
+        except SerialiseError as error:
+            yield from self._fail_run(call, error)
+            raise
+        live = self.runs.find(call.control)
+        if live is None:
+            events = [
+                Event(
+                    ids.new_id(),
+                    CheckpointKind.NODE_COMPLETED,
+                    None,
+                    metadata.get("step"),
+                    Phase.COMPLETED,
+                    0,
+                    node=f"__{metadata.get('source') or 'put'}__",
+                )
+            ]
+            run_id = call.run_id or ids.run_id_of(merged.get("run_id")) or ids.new_id()
+            adopt = call.run_id is None and merged.get("run_id") is None
+            run = (run_id, call.trace_id or ids.ZERO_TRACE)
+            run_state = None if adopt else "closed"
+        else:
+            fresh_input = metadata.get("source") == "input" and call.ns == ""
+            tracker = yield from self._tracker(call, live, fresh_input=fresh_input)
+            yield from self._arrivals(tracker, call.ns, metadata.get("source"))
+            with tracker.lock:
+                events = tracker.on_put(
+                    call.ns, checkpoint, metadata, call.recursion_limit, state, ids.new_id
+                )
+                run = (tracker.run_id, tracker.trace_id)
+                run_state = "open" if tracker.wake else None
+                tracker.wake = False
+            adopt = False
+        params = self._append_params(
+            call,
+            run,
+            checkpoint["id"],
+            call.checkpoint_id,
+            events,
+            document,
+            state,
+            [],
+            "",
+            "",
+            outbox,
+            run_state,
+            adopt=adopt,
+            chain_parent=live is None,
+        )
+        try:
+            yield self._append(params)
+        except CheckpointConflict:
+            yield Call(
+                self.statements.record_refused,
+                (
+                    call.tenant_id,
+                    call.thread_id,
+                    call.ns,
+                    checkpoint["id"],
+                    run[0],
+                    run[1],
+                    state.sha256,
+                ),
+            )
+            raise
+        return tuple_config(call, checkpoint["id"])
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str,
+    ) -> Plan[None]:
+        call = self.config(config)
+        if call.checkpoint_id is None:
+            raise InvalidIdentifier("checkpoint_id", "is missing from config['configurable']")
+        writes = list(writes)
+        items = [
+            (_WRITE_INDEX.get(channel, index), channel, self._encode_write(channel, value))
+            for index, (channel, value) in enumerate(writes)
+        ]
+        live = self.runs.find(call.control)
+        kinds: list[tuple[str, str]] = []
+        events: list[Event] = []
+        run_state: str | None = None
+        done: Future[None] | None = None
+        state: Encoded | None = None
+        tracker: RunTracker | None = None
+        if live is None:
+            run = (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
+        else:
+            tracker = yield from self._tracker(call, live, fresh_input=False)
+            done = Future()
+            with tracker.lock:
+                tracker.in_flight.setdefault(call.ns, {})[task_id + task_path] = done
+                space = tracker.namespace(call.ns)
+                summary = derive.summarise_writes(writes)
+                if space.checkpoint_id == call.checkpoint_id:
+                    ref = derive.task_of_path(task_path, space.sends)
+                    is_task_call = ref is None and task_path.startswith("~__pregel_push")
+                    events = tracker.on_put_writes(call.ns, summary, ref, is_task_call, ids.new_id)
+                if events:
+                    state = _stored_state(space.state)
+                run = (tracker.run_id, tracker.trace_id)
+                if summary.interrupted:
+                    run_state = "waiting"
+                    kinds.append((ChainKind.WAITING, _waiting_body(summary, task_id)))
+                elif tracker.wake:
+                    run_state = "open"
+                tracker.wake = False
+        params = self._append_params(
+            call,
+            run,
+            call.checkpoint_id,
+            None,
+            events,
+            None,
+            state,
+            items,
+            task_id,
+            task_path,
+            kinds,
+            run_state,
+            adopt=live is None,
+            chain_parent=False,
+        )
+        try:
+            yield self._append(params)
+        except BaseException as error:
+            if tracker is not None:
+                tracker.failure = error
+            raise
+        finally:
+            if done is not None and tracker is not None:
+                done.set_result(None)
+                with tracker.lock:
+                    tracker.in_flight.get(call.ns, {}).pop(task_id + task_path, None)
+
+    def tombstone(self, kind: str, names: Sequence[str]) -> Plan[None]:
+        tenant = ids.tenant_of(self.tenant_id)
+        for name in names:
+            thread = None if kind == "delete_run" else ids.thread_id_of(name)
+            hidden = ids.run_id_of(name) if kind == "delete_run" else None
+            yield Call(
+                self.statements.tombstone,
+                (tenant, kind, thread, hidden, ids.new_id(), self.trace_id or ids.ZERO_TRACE),
+            )
+
+    def copy_thread(self, source: str, target: str) -> Plan[None]:
+        page: int | None = None
+        found: list[tuple[CheckpointTuple, list[Pending]]] = []
+        config: RunnableConfig = {"configurable": {"thread_id": source}}
+        while True:
+            part = yield from self.list_page(config, None, None, None, page)
+            found.extend(zip(part.tuples, part.pending, strict=True))
+            if part.next_seq is None:
+                break
+            page = part.next_seq
+        run = ids.new_id()
+        trace = self.trace_id or ids.ZERO_TRACE
+        for item, pending in reversed(found):
+            place = item.config["configurable"]
+            parent = (item.parent_config or {}).get("configurable") or {}
+            where = {
+                "thread_id": target,
+                "checkpoint_ns": place["checkpoint_ns"],
+                "checkpoint_id": parent.get("checkpoint_id"),
+                "run_id": run,
+            }
+            yield from self.put({"configurable": where}, item.checkpoint, item.metadata, {})
+            call = self.config({"configurable": {**where, "checkpoint_id": place["checkpoint_id"]}})
+            tasks: OrderedDict[tuple[str, str], list[tuple[int, str, Encoded]]] = OrderedDict()
+            for task_id, channel, value, path, index in pending:
+                items = tasks.setdefault((task_id, path), [])
+                items.append((index, channel, self._encode_write(channel, value)))
+            for (task_id, path), items in tasks.items():
+                yield self._append(
+                    self._append_params(
+                        call,
+                        (run, trace),
+                        place["checkpoint_id"],
+                        None,
+                        [],
+                        None,
+                        None,
+                        items,
+                        task_id,
+                        path,
+                        [],
+                        "closed",
+                        adopt=False,
+                        chain_parent=False,
+                    )
+                )
+
+    def _encode_write(self, channel: str, value: Any) -> Encoded:
+        return encode_tree(self.serializer.encode(value, path=channel))
+
+    def _outbox(
+        self, checkpoint: Mapping[str, Any], new_versions: Mapping[str, Any]
+    ) -> list[tuple[str, str]]:
+        if OUTBOX_CHANNEL not in new_versions:
+            return []
+        rows = checkpoint["channel_values"].get(OUTBOX_CHANNEL) or []
+        return [(row["kind"], canonical_bytes(row["body"]).decode()) for row in rows]
+
+
+def _stored_state(held: Encoded | str | None) -> Encoded:
+    """The state a row made between two puts shows: that of the checkpoint in progress."""
+    if isinstance(held, Encoded):
+        return held
+    return encode_tree(text_to_tree(held) if held else {})
+
+
+def _waiting_body(summary: derive.WriteSummary, task_id: str) -> str:
+    found = [str(getattr(item, "id", "")) for item in summary.interrupts]
+    return canonical_bytes({"interrupts": list(found), "task_id": task_id}).decode()
