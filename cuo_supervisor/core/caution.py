@@ -1,8 +1,9 @@
 """Signs that a request must not be carried out without asking, however well it matches. Pure.
 
-A prohibition, a reversal, a question about how, a condition: in each the words of a skill are
-present and its act is not wanted now. A sign that a skill's own trigger phrase contains ("has
-not paid") is part of that phrase and is not counted.
+A prohibition, a reversal, a question, a report, a condition: in each the words of a skill are
+present and its act is not wanted now. A sign inside a skill's own trigger phrase ("has not
+paid") or inside a free text it was given ("about not renewing") is no sign; the scorer, which
+knows both, leaves those out by their places.
 """
 
 from __future__ import annotations
@@ -12,12 +13,36 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from cuo_supervisor.core.extractors import Reading
-from cuo_supervisor.core.lexicon import CONDITIONALS, NEGATORS, QUESTIONS, REVERSALS
-from cuo_supervisor.core.text import Token
+from cuo_supervisor.core.lexicon import (
+    ASKING_OPENERS,
+    CONDITIONALS,
+    MARKED_NEGATORS,
+    MARKED_REVERSALS,
+    NEGATORS,
+    QUESTIONS,
+    REPORTS,
+    REVERSALS,
+    UNMARKED_SIGNS,
+)
+from cuo_supervisor.core.text import Token, canonical, fold
 
 __all__ = ["Caution", "CautionKind", "find_cautions"]
 
-CautionKind = Literal["negation", "reversal", "question", "condition"]
+CautionKind = Literal["negation", "reversal", "question", "report", "condition"]
+
+_MARKED_NEGATORS: Final = frozenset(map(canonical, MARKED_NEGATORS))
+_MARKED_REVERSALS: Final = frozenset(map(canonical, MARKED_REVERSALS))
+_OPENING: Final = frozenset(map(fold, (*MARKED_NEGATORS, *MARKED_REVERSALS))) - {"cho", "bo", "sua"}
+"""Read as the sign, marks or not, where they open the request."""
+_CLOSERS: Final = frozenset({"nhi", "a", "vay", "em", "anh", "chi", "ban", "the", "ha"})
+"""Particles and addresses that may follow the "không" or "chưa" of a question."""
+
+_PHRASES: Final[tuple[tuple[CautionKind, tuple[tuple[str, ...], ...]], ...]] = (
+    ("question", QUESTIONS),
+    ("report", REPORTS),
+    ("condition", CONDITIONALS),
+    ("reversal", UNMARKED_SIGNS),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,38 +53,14 @@ class Caution:
     places: frozenset[int]
 
 
-_MARKED_ONLY: Final = frozenset({"dung", "cho", "huy", "xoa", "ngung", "hoan"})
-"""Vietnamese signs that, typed without marks, are mostly other words (dùng, cho, hoàn thành)."""
-_MARKED_FORMS: Final = frozenset(
-    {"đừng", "dừng", "chớ", "hủy", "huỷ", "xóa", "xoá", "ngừng", "hoãn"}
-)
-_CLOSERS: Final = frozenset({"nhi", "a", "vay", "em", "anh", "chi", "ban", "the", "ha"})
-"""Particles and addresses that may follow the "không" of a question."""
-_UNMARKED_PAIRS: Final = (("dung", "co"), ("xoa", "bo"), ("huy", "bo"), ("khong", "duoc"))
-
-
 def find_cautions(reading: Reading) -> list[Caution]:
-    """Every sign in the request, in reading order within each kind.
-
-    The caller leaves out those that stand inside the trigger phrase it matched.
-    """
-    tokens = reading.tokens
-    found: list[Caution] = []
-    for at, token in enumerate(tokens):
-        word = token.folded
-        if word in _MARKED_ONLY:
-            if token.text in _MARKED_FORMS or _opens(tokens, at):
-                forbids = token.text in ("đừng", "chớ") or word == "cho"
-                found.append(Caution("negation" if forbids else "reversal", frozenset({at})))
-        elif _forbids(tokens, at):
-            found.append(Caution("negation", frozenset({at})))
-        elif word in REVERSALS:
-            found.append(Caution("reversal", frozenset({at})))
-    kinds: tuple[tuple[CautionKind, tuple[tuple[str, ...], ...]], ...] = (
-        ("question", QUESTIONS),
-        ("condition", CONDITIONALS),
-    )
-    for kind, phrases in kinds:
+    """Every sign in the request: those of one word in reading order, then those of more."""
+    found = [
+        Caution(kind, frozenset({at}))
+        for at, token in enumerate(reading.tokens)
+        if (kind := _sign(reading.tokens, at, token)) is not None
+    ]
+    for kind, phrases in _PHRASES:
         for phrase in phrases:
             found.extend(
                 Caution(kind, frozenset(range(at, at + len(phrase)))) for at in reading.find(phrase)
@@ -67,19 +68,25 @@ def find_cautions(reading: Reading) -> list[Caution]:
     return found
 
 
-def _opens(tokens: Sequence[Token], at: int) -> bool:
-    """An unmarked "dung", "huy", "xoa" is read as the sign where it opens the request."""
-    if tokens[at].marked:
-        return False
-    if at == 0 and tokens[at].folded != "cho":
-        return True
-    return at + 1 < len(tokens) and (tokens[at].folded, tokens[at + 1].folded) in _UNMARKED_PAIRS
+def _sign(tokens: Sequence[Token], at: int, token: Token) -> CautionKind | None:
+    word = token.folded
+    if token.key in _MARKED_NEGATORS or word in NEGATORS or word.endswith("n't"):
+        return "negation"
+    if word in REVERSALS or (token.marked and token.key in _MARKED_REVERSALS):
+        return "reversal"
+    if at == 0 and not token.marked and word in _OPENING:
+        return "reversal"
+    if word in ("khong", "chua"):
+        if _closes(tokens, at):
+            # "... chưa?" asks whether it was done; "... không?" belongs to checking things.
+            return "question" if word == "chua" else None
+        return "negation" if word == "khong" else None
+    if at == 0 and word in ASKING_OPENERS:
+        return "question"
+    return None
 
 
-def _forbids(tokens: Sequence[Token], at: int) -> bool:
-    """ "not", "never", "don't", and "không" where it does not merely close a question."""
-    word = tokens[at].folded
-    if word != "khong":
-        return word in NEGATORS or word.endswith("n't")
+def _closes(tokens: Sequence[Token], at: int) -> bool:
+    """True if only an address or a particle follows."""
     after = [token.folded for token in tokens[at + 1 :]]
-    return bool(after) and not (len(after) == 1 and after[0] in _CLOSERS)
+    return not after or (len(after) == 1 and after[0] in _CLOSERS)

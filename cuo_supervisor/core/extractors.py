@@ -320,7 +320,7 @@ def _name_from(
         if end > index and not _joined(text[tokens[end - 1].end : tokens[end].start]):
             break
         end += 1
-    name = _name(reading, index, end, vocabulary)
+    name = _name(reading, index, end, vocabulary, cased)
     # "khách hàng Minh Long": the words that lead to the name belong to the place, not the value.
     return name and Found(name.value, tokens[opening].start, name.end)
 
@@ -337,15 +337,20 @@ def _name_before(
         if not _joined(text[token.end : tokens[start].start]):
             break
         start -= 1
-    return _name(reading, start, index, vocabulary)
+    return _name(reading, start, index, vocabulary, cased)
 
 
-def _name(reading: Reading, start: int, end: int, vocabulary: frozenset[str]) -> Found | None:
+def _name(
+    reading: Reading, start: int, end: int, vocabulary: frozenset[str], cased: bool
+) -> Found | None:
     if start >= end:
         return None
     first = reading.tokens[start]
     # "send invoice to accounting": a word of the skill itself, or of grammar, begins no name.
-    if first.key in vocabulary or first.folded in FILLERS or first.folded in GENERIC_PARTY:
+    if first.key in vocabulary or first.folded in GENERIC_PARTY:
+        return None
+    # An, Minh, Anh are names where capitals tell, and grammar words where they do not.
+    if not cased and first.folded in FILLERS and not (end - start > 1 and first.marked):
         return None
     begin, stop = first.start, reading.tokens[end - 1].end
     return Found(reading.text[begin:stop], begin, stop)

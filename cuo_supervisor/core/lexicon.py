@@ -10,16 +10,21 @@ from typing import Final
 
 __all__ = [
     "ACCOUNT_CONTEXT",
+    "ASKING_OPENERS",
     "BANKS",
     "CONDITIONALS",
     "FILLERS",
     "GENERIC_PARTY",
+    "MARKED_NEGATORS",
+    "MARKED_REVERSALS",
     "NAME_STOPS",
     "NEGATORS",
     "PHONE_CONTEXT",
     "QUESTIONS",
+    "REPORTS",
     "REVERSALS",
     "TAX_CONTEXT",
+    "UNMARKED_SIGNS",
     "VIETNAM_SIGNS",
 ]
 
@@ -42,15 +47,35 @@ FILLERS: Final = _words(
 )
 """Words that carry no intent by themselves."""
 
-NEGATORS: Final = _words("don't dont not never no cannot can't won't shouldn't mustn't dung cho")
-"""Prohibitions. "khong" is handled apart (it also ends questions); the folded "dung" and "cho"
-count only with their own marks, since unmarked they are mostly other words."""
+NEGATORS: Final = _words("don't dont not never no nobody none cannot can't won't shouldn't mustn't")
+"""English prohibitions; any other word in n't counts too. "không" is handled by its place."""
 
 REVERSALS: Final = _words(
-    "cancel undo revoke void abort stop delete remove withdraw refuse reject skip ignore "
-    "without instead huy xoa dung ngung hoan"
+    "cancel undo revoke void abort stop delete remove withdraw refuse reject skip ignore without "
+    "instead reverse dispute postpone pause hold forget refund"
 )
-"""Acts that turn a request into its opposite. Unmarked Vietnamese ones count only marked."""
+"""Acts that turn a request into its opposite, or put it off."""
+
+MARKED_NEGATORS: Final = ("đừng", "chớ", "chẳng")
+MARKED_REVERSALS: Final = ("dừng", "hủy", "xóa", "ngừng", "hoãn", "khoan", "thôi", "bỏ", "sửa")
+"""Counted only as written here: without marks they are mostly other words (dùng, cho, hoàn,
+khoản, thời). "khoan" has no mark of its own and counts where it opens the request."""
+
+UNMARKED_SIGNS: Final = (
+    ("dung", "co"), ("khong", "duoc"), ("xoa", "bo"), ("huy", "bo"), ("thu", "hoi"),
+    ("tam", "dung"), ("tam", "hoan"), ("tam", "ngung"), ("khoan", "hay"), ("khoan", "da"),
+    ("thoi", "khong"), ("thoi", "dung"),
+)  # fmt: skip
+"""Pairs that say the same without marks."""
+
+REPORTS: Final = (
+    ("already",), ("yesterday",), ("said",), ("says",), ("told",), ("asked",), ("complained",),
+    ("da",), ("roi",), ("hom", "qua"), ("bao", "la"), ("noi", "la"), ("noi", "rang"),
+)  # fmt: skip
+"""Signs that an act is told of, not asked for."""
+
+ASKING_OPENERS: Final = _words("did has have had was were does who whose")
+"""First words that make a sentence a question about what has happened."""
 
 QUESTIONS: Final = (
     ("how",), ("why",), ("what",), ("when",), ("who",), ("where",), ("which",), ("explain",),
@@ -61,10 +86,10 @@ QUESTIONS: Final = (
 """Openers that ask to be told something, not to have it done."""
 
 CONDITIONALS: Final = (
-    ("if",), ("unless",), ("until",), ("once",), ("already",), ("should", "we"), ("neu",),
+    ("if",), ("unless",), ("until",), ("once",), ("should", "we"), ("neu",), ("gia", "su"),
     ("tru", "khi"), ("cho", "den", "khi"),
 )  # fmt: skip
-"""Signs that the act is reported, doubted or tied to something that has not happened."""
+"""Signs that the act is in doubt or tied to something that has not happened."""
 
 VIETNAM_SIGNS: Final = _words("vnd vnđ mst gtgt bhxh vietnam vietnamese viet nam dong stk")
 """Words that place a request in Vietnam even when typed without marks."""

@@ -31,6 +31,7 @@ __all__ = [
     "keyword_quality",
     "lay_out",
     "match_skills",
+    "tells",
     "word_quality",
 ]
 
@@ -77,6 +78,8 @@ class Request:
     filler: tuple[bool, ...]
     rank: tuple[int, ...]
     unread: int
+    marked: bool
+    """True if the writer types marks: at least two words carry them."""
     vietnamese: bool
 
 
@@ -103,7 +106,22 @@ def lay_out(text: str, index: CatalogIndex) -> Request:
         filler=fillers,
         rank=tuple(rank),
         unread=len(reading.tokens) - len(tokens),
+        marked=sum(token.marked for token in tokens) >= 2,
         vietnamese=any(t.marked or t.folded in VIETNAM_SIGNS for t in tokens),
+    )
+
+
+def tells(request: Request, match: Match) -> bool:
+    """True if the request has the past of a verb of the skill: "issued" tells of issuing.
+
+    Words that the skill itself uses in that form ("unsigned", "overdue") are no such verbs.
+    """
+    return any(
+        token.text.endswith("ed")
+        and not token.marked
+        and token.key != token.text
+        and token.folded not in match.skill.folds
+        for token in (request.tokens[at] for at in match.covered)
     )
 
 
@@ -245,7 +263,8 @@ def _align(request: Request, phrase: Phrase) -> tuple[float, frozenset[int]]:
             other is not None and other[0] == at + step
             for step, other in ((-1, _at(placed, number - 1)), (1, _at(placed, number + 1)))
         )
-        quality = 1.0 if exact else _fold_quality(request.tokens[at], phrase.words[number], near)
+        seen, meant = request.tokens[at], phrase.words[number]
+        quality = 1.0 if exact else _fold_quality(request, seen, meant, near)
         if quality <= 0.0:
             continue
         found += quality * phrase.weights[number]
@@ -261,9 +280,12 @@ def _at(placed: Sequence[tuple[int, bool] | None], number: int) -> tuple[int, bo
     return placed[number] if 0 <= number < len(placed) else None
 
 
-def _fold_quality(seen: Token, meant: Token, near: bool) -> float:
-    """What a word is worth that matches only without its marks."""
-    if seen.marked and meant.marked:
+def _fold_quality(request: Request, seen: Token, meant: Token, near: bool) -> float:
+    """What a word is worth that matches only without its marks.
+
+    Whoever types marks types them throughout: there an unmarked syllable is another word.
+    """
+    if meant.marked and (seen.marked or request.marked):
         return _RETONED_NEAR if near else _RETONED_ALONE
     if near:
         return _FOLD_NEAR
@@ -281,7 +303,7 @@ def word_quality(request: Request, at: int, skill: SkillIndex) -> float:
         0 <= other < len(request.tokens) and request.tokens[other].folded in skill.folds
         for other in (at - 1, at + 1)
     )
-    if token.marked and token.folded in skill.marked_folds:
+    if (token.marked or request.marked) and token.folded in skill.marked_folds:
         return _RETONED_NEAR if near else _RETONED_ALONE
     return _FOLD_NEAR if near else _FOLD_ALONE
 
@@ -296,5 +318,6 @@ def keyword_quality(request: Request, words: Sequence[Token]) -> float:
         if all(seen.key == meant.key for seen, meant in pairs):
             return 1.0
         if all(seen.folded == meant.folded for seen, meant in pairs):
-            return min(_fold_quality(seen, meant, len(words) > 1) for seen, meant in pairs)
+            near = len(words) > 1
+            return min(_fold_quality(request, seen, meant, near) for seen, meant in pairs)
     return 0.0

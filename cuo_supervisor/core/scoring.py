@@ -9,8 +9,9 @@ That is scaled by the share of the request's content the skill accounts for (`ex
 because a skill's words inside a request about something else are the usual false alarm. Small
 bonuses follow: typed arguments found, the persona's own words, signs of the skill's region.
 
-Above the ask line rules take over: a missing required argument, a close second, a negation, a
-reversal, a question or a condition each keep the skill out of the automatic band.
+Above the ask line rules take over. A missing required argument, a close second, words no skill
+accounts for (none where the act is destructive), or a sign that the act is forbidden, reversed,
+asked about, reported or conditional: each keeps the skill out of the automatic band.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from cuo_supervisor.core.arguments import find_arguments
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.caution import Caution, find_cautions
 from cuo_supervisor.core.extractors import Found
+from cuo_supervisor.core.lexicon import GENERIC_PARTY
 from cuo_supervisor.core.matching import (
+    MAX_WORDS,
     Match,
     Request,
     keyword_quality,
     lay_out,
     match_skills,
+    tells,
     word_quality,
 )
 from cuo_supervisor.core.models import ASK_THRESHOLD, CASCADE_THRESHOLD_LOW, Candidate
@@ -47,6 +51,11 @@ _BASE: Final = 0.30
 _ARGUMENTS_BONUS: Final = 0.08
 _PERSONA_BONUS: Final = 0.04
 _REGION_BONUS: Final = 0.04
+_STRANGE: Final = 1.05
+"""Most unexplained weight in the automatic band: one word that no skill knows."""
+_STRANGE_DESTRUCTIVE: Final = 0.50
+"""The same where the act is destructive: no such word ("correct the", "dispute", "test")."""
+_WHOLE: Final = 0.90
 _KNEE: Final = 0.90
 _SLOPE: Final = 0.60
 _TOP: Final = 0.97
@@ -79,7 +88,7 @@ def _candidate(
     manifest = match.skill.manifest
     worth_reading = match.evidence >= CASCADE_THRESHOLD_LOW
     found = find_arguments(request.reading, manifest, match.skill.keys) if worth_reading else {}
-    explained = _explained(request, match, found)
+    explained, strange = _explained(request, match, found)
     evidence = match.evidence * (_BASE + (1 - _BASE) * explained)
 
     wanted = manifest.required_arguments or tuple(spec.name for spec in manifest.arguments)
@@ -91,8 +100,11 @@ def _candidate(
     confidence = _calibrate(evidence + bonus * evidence)
 
     missing = [name for name in manifest.required_arguments if name not in found]
-    kinds = {caution.kind for caution in cautions if not match.covered & caution.places}
-    if (missing or kinds) and confidence >= ASK_THRESHOLD:
+    kinds: set[str] = {c.kind for c in cautions if _applies(c, request, match, found)}
+    if tells(request, match):
+        kinds.add("report")
+    unknown = strange > (_STRANGE_DESTRUCTIVE if manifest.is_destructive else _STRANGE)
+    if (missing or kinds or unknown) and confidence >= ASK_THRESHOLD:
         confidence = _ASK_CEILING
     if kinds & {"negation", "reversal"} and confidence < 0.5:
         # Too weak to ask about, and a model must not be the one to overlook the "not".
@@ -105,8 +117,9 @@ def _candidate(
         "persona_bonus": 1.0 * personal,
         "argument_bonus": 2 * given,
         "explained": explained,
+        "unexplained": strange,
         "missing_arguments": float(len(missing)),
-        **{str(kind): 1.0 for kind in sorted(kinds)},
+        **dict.fromkeys(sorted(kinds), 1.0),
     }
     return Candidate(
         skill_name=match.skill.skill_name,
@@ -124,17 +137,31 @@ def _calibrate(raw: float) -> float:
     return raw if raw <= _KNEE else min(_TOP, _KNEE + (raw - _KNEE) * _SLOPE)
 
 
-def _explained(request: Request, match: Match, found: dict[str, Found]) -> float:
-    """Weighted share of the content words that are the skill's own; found values count out."""
+def _explained(request: Request, match: Match, found: dict[str, Found]) -> tuple[float, float]:
+    """Weighted share of the content words that are the skill's own, and the weight of the rest.
+
+    Words inside found values count out, and so do words like "customer" that say of whom.
+    """
     spans = [(entry.start, entry.end) for entry in found.values()]
     total = float(request.unread)
     own = 0.0
     for at, token in enumerate(request.tokens):
         if request.filler[at] or token.numeric or _inside(token, spans):
             continue
+        quality = word_quality(request, at, match.skill)
+        if quality == 0.0 and token.folded in GENERIC_PARTY:
+            continue
         total += request.weights[at]
-        own += request.weights[at] * word_quality(request, at, match.skill)
-    return own / total if total else 0.0
+        own += request.weights[at] * quality
+    return (own / total if total else 0.0), total - own
+
+
+def _applies(caution: Caution, request: Request, match: Match, found: dict[str, Found]) -> bool:
+    """False if the sign is part of the skill's own phrase, said whole, or of a free text."""
+    if match.phrase >= _WHOLE and caution.places <= match.covered:
+        return False
+    spans = [(entry.start, entry.end) for entry in found.values()]
+    return not all(_inside(request.tokens[at], spans) for at in caution.places if at < MAX_WORDS)
 
 
 def _inside(token: Token, spans: Collection[tuple[int, int]]) -> bool:

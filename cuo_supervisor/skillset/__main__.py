@@ -1,11 +1,13 @@
 """The frame of every shipped skill: reads the call, runs one skill, carries out its effect.
 
-    python -I <this folder> <skill> < call.json
+    CUO_REQUEST_ID=... CUO_OUTBOX=... python -I <this folder> <skill> < arguments.json
 
-In: {"arguments": {...}, "request_id": "...", ...}; other keys are ignored. Out: one JSON object
-on stdout. A skill is a pure function that returns its answer and, if it leaves something
-behind, an effect: a draft (a file of its own) or a record (a line in an outbox file). Effects
-go to the folder CUO_OUTBOX names and nowhere else; nothing here opens a network connection.
+In: the arguments as one JSON object on stdin, or {"arguments": {...}, "request_id": "..."} with
+the request's id in place of the environment's. Out: one JSON object on stdout.
+
+A skill is a pure function that returns its answer and, if it leaves something behind, an
+effect: a draft (a file of its own) or a record (a line in an outbox file). Effects go to the
+folder CUO_OUTBOX names and nowhere else; nothing here opens a network connection.
 
 Exit codes: 0 done; 64 the call is malformed or names no skill; 65 arguments are missing or
 wrong; 70 the skill is at fault; 73 the outbox is missing or cannot be written. Messages name
@@ -78,13 +80,15 @@ def _read_call() -> dict[str, Any]:
         call = json.loads(raw.decode("utf-8"))
     except (UnicodeDecodeError, ValueError, RecursionError):
         raise Stop(EX_USAGE, "stdin is not UTF-8 JSON") from None
-    if not isinstance(call, dict) or not isinstance(call.get("arguments"), dict):
-        raise Stop(EX_USAGE, 'stdin is not an object with "arguments"')
-    request_id = call.get("request_id")
+    if not isinstance(call, dict):
+        raise Stop(EX_USAGE, "stdin is not a JSON object")
+    if not isinstance(call.get("arguments"), dict):
+        call = {"arguments": call}
+    request_id = call.get("request_id", os.environ.get("CUO_REQUEST_ID"))
     # It becomes part of a file name.
     if not isinstance(request_id, str) or not _REQUEST_ID.fullmatch(request_id):
         raise Stop(EX_USAGE, "request_id must be 1 to 64 letters, digits, hyphens or underscores")
-    return call
+    return {"arguments": call["arguments"], "request_id": request_id}
 
 
 def _run(skill: str, arguments: dict[str, Any], request_id: str) -> dict[str, Any]:
