@@ -6,7 +6,7 @@ it does not take, a payload of another shape, a number jsonb or RFC 8785 would n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from cuo_checkpoint.canonical import MAX_SAFE_INTEGER, JsonValue
@@ -16,14 +16,17 @@ from cuo_checkpoint.serde.tags import (
     STORE_TAGS,
     Broken,
     TreeLayout,
-    expected_order,
+    natural_order,
+    own_order,
     tree_layout,
     unescape_name,
 )
 
-__all__ = ["Decoder", "Tag", "Tree", "expect"]
+__all__ = ["Decoder", "Tag", "TagTable", "Tree", "expect"]
 
 Tree = dict[str, JsonValue]
+
+_ONLY_KEYS = (KEYS,)
 
 
 class Tag(NamedTuple):
@@ -34,19 +37,57 @@ class Tag(NamedTuple):
     members: bool = False
 
 
-class Decoder:
-    """Walks one tree. `tags` maps `$name` to its Tag, `build` rebuilds an object of a class."""
+class TagTable:
+    """All tags, and what has been found out about sets of annotations that occur together."""
 
-    __slots__ = ("_max_depth", "_tags", "build")
+    __slots__ = ("_seen", "known")
+
+    def __init__(self, known: dict[str, Tag]) -> None:
+        self.known = known
+        self._seen: dict[tuple[tuple[str, ...], bool], tuple[str, Tag]] = {}
+
+    def find(self, shape: TreeLayout) -> tuple[str, Tag]:
+        """The one tag among an object's annotations; Broken unless all of them belong to it."""
+        key = (shape.annotations, bool(shape.members))
+        hit = self._seen.get(key)
+        if hit is None:
+            hit = self._find(*key)
+            if len(self._seen) < 256:
+                self._seen[key] = hit
+        return hit
+
+    def _find(self, annotations: tuple[str, ...], members: bool) -> tuple[str, Tag]:
+        found = [name for name in annotations if name in self.known]
+        if len(found) != 1:
+            foreign = STORE_TAGS.intersection(annotations)
+            if foreign:
+                raise Broken(min(foreign), "a tag of the store: it must be resolved before")
+            raise Broken("$", "more than one tag" if found else "unknown tag")
+        (name,) = found
+        tag = self.known[name]
+        allowed = {name, KEYS, *tag.also} if tag.members else {name, *tag.also}
+        if not allowed.issuperset(annotations) or (members and not tag.members):
+            raise Broken(name, "members that do not belong to this tag")
+        return name, tag
+
+
+class Decoder:
+    """Walks one tree. `tags` says how tags are read, `build` rebuilds an object of a class."""
+
+    __slots__ = ("_consume", "_max_depth", "_tags", "build")
 
     def __init__(
         self,
-        tags: Mapping[str, Tag],
+        tags: TagTable,
         build: Callable[[Decoder, str, Tree, int], Any],
         max_depth: int,
+        *,
+        consume: bool,
     ) -> None:
         self._tags = tags
         self._max_depth = max_depth
+        # A tree nobody else holds may become the value in place.
+        self._consume = consume
         self.build = build
 
     def value(self, tree: JsonValue, depth: int) -> Any:
@@ -56,32 +97,29 @@ class Decoder:
             return self._object(tree, depth)  # type: ignore[arg-type]
         if kind is list:
             return self.items(tree, depth)  # type: ignore[arg-type]
-        if kind is str or tree is None or kind is bool:
-            return tree
-        if kind is int:
-            if not -MAX_SAFE_INTEGER <= tree <= MAX_SAFE_INTEGER:  # type: ignore[operator]
-                raise Broken("int", "beyond +-(2**53 - 1) without a tag")
-        elif kind is not float:
-            raise Broken(kind.__qualname__, "not a JSON type")
-        elif not is_plain_float(tree):  # type: ignore[arg-type]
-            raise Broken("float", "a number written otherwise than the encoder does")
+        if kind is not str and tree is not None and kind is not bool:
+            self._number(tree)
         return tree
 
-    def items(self, tree: Sequence[JsonValue], depth: int) -> list[Any]:
+    def items(self, tree: list[JsonValue], depth: int) -> list[Any]:
         """The values of an array."""
         self._enter(depth)
-        out: list[Any] = []
-        append = out.append
+        out: list[Any] = tree if self._consume else tree.copy()
         below = depth + 1
+        number = 0
         try:
-            for item in tree:
+            for number, item in enumerate(tree):
                 kind = type(item)
                 if kind is str or item is None or kind is bool:
-                    append(item)
+                    continue
+                if kind is dict:
+                    out[number] = self._object(item, below)  # type: ignore[arg-type]
+                elif kind is list:
+                    out[number] = self.items(item, below)  # type: ignore[arg-type]
                 else:
-                    append(self.value(item, below))
+                    self._number(item)
         except Broken as broken:
-            broken.at(len(out), depth)
+            broken.at(number, depth)
             raise
         return out
 
@@ -97,59 +135,57 @@ class Decoder:
             raise
         return out
 
-    def members(self, tree: Tree, depth: int, natural: Sequence[str] = ()) -> dict[str, Any]:
+    def members(self, tree: Tree, depth: int, natural: tuple[str, ...] = ()) -> dict[str, Any]:
         """The members of an object that are not annotations, in their own order."""
         self._enter(depth)
         shape = tree_layout(tuple(tree))
         if shape is None:
-            return self._fill(tree, tree, depth)
-        order: Sequence[str]
-        if KEYS in shape.annotations:
-            order = _own_order(tree[KEYS], shape)
-        elif natural:
-            order = expected_order(shape.members, natural)
-        else:
-            order = shape.members
-        values = self._fill(tree, order, depth)
-        return {unescape_name(name): value for name, value in values.items()}
+            return self._plain(tree, tree if self._consume else tree.copy(), depth)
+        return self._ordered(tree, shape, natural, depth)
 
-    def _fill(self, tree: Tree, order: Sequence[str] | Tree, depth: int) -> dict[str, Any]:
-        out: dict[str, Any] = {}
+    def _ordered(
+        self, tree: Tree, shape: TreeLayout, natural: tuple[str, ...], depth: int
+    ) -> dict[str, Any]:
+        order = shape.members
+        if KEYS in shape.annotations:
+            order = own_order(expect(tree[KEYS], list), order)
+        elif natural:
+            order = natural_order(order, natural)
+        members = {name: tree[name] for name in order}
+        values = self._plain(members, members, depth)
+        if shape.escaped:
+            return {unescape_name(name): value for name, value in values.items()}
+        return values
+
+    def _plain(self, tree: Tree, out: dict[str, Any], depth: int) -> dict[str, Any]:
+        """The values of `tree` put over their trees in `out`, which is `tree` or a copy of it."""
         below = depth + 1
         name = ""
         try:
-            for name in order:
-                item = tree[name]
+            for name, item in tree.items():
                 kind = type(item)
                 if kind is str or item is None or kind is bool:
-                    out[name] = item
+                    continue
+                if kind is dict:
+                    out[name] = self._object(item, below)  # type: ignore[arg-type]
+                elif kind is list:
+                    out[name] = self.items(item, below)  # type: ignore[arg-type]
                 else:
-                    out[name] = self.value(item, below)
+                    self._number(item)
         except Broken as broken:
-            broken.at(name if name.isidentifier() else f"[#{len(out)}]", depth)
+            broken.at(name if name.isidentifier() else f"[#{[*tree].index(name)}]", depth)
             raise
         return out
 
     def _object(self, tree: Tree, depth: int) -> Any:
         shape = tree_layout(tuple(tree))
-        if shape is None:
+        if depth >= self._max_depth:
             self._enter(depth)
-            return self._fill(tree, tree, depth)
-        annotations = shape.annotations
-        if not annotations or annotations == (KEYS,):
-            return self.members(tree, depth)
-        found = [name for name in annotations if name in self._tags]
-        if len(found) != 1:
-            foreign = STORE_TAGS.intersection(annotations)
-            if foreign:
-                raise Broken(min(foreign), "a tag of the store: it must be resolved before")
-            raise Broken("$", "more than one tag" if found else "unknown tag")
-        name = found[0]
-        tag = self._tags[name]
-        allowed = {name, KEYS, *tag.also} if tag.members else {name, *tag.also}
-        if not allowed.issuperset(annotations) or (shape.members and not tag.members):
-            raise Broken(name, "members that do not belong to this tag")
-        self._enter(depth)
+        if shape is None:
+            return self._plain(tree, tree if self._consume else tree.copy(), depth)
+        if not shape.annotations or shape.annotations == _ONLY_KEYS:
+            return self._ordered(tree, shape, (), depth)
+        name, tag = self._tags.find(shape)
         try:
             return tag.decode(self, tree, depth)
         except Broken:
@@ -157,6 +193,17 @@ class Decoder:
         except Exception as error:
             # A codec's own constructor refused the payload: a forged or foreign form.
             raise Broken(name, f"malformed ({type(error).__name__})") from error
+
+    def _number(self, tree: Any) -> None:
+        """Let a number pass that stands for itself."""
+        kind = type(tree)
+        if kind is int:
+            if not -MAX_SAFE_INTEGER <= tree <= MAX_SAFE_INTEGER:
+                raise Broken("int", "beyond +-(2**53 - 1) without a tag")
+        elif kind is not float:
+            raise Broken(kind.__qualname__, "not a JSON type")
+        elif not is_plain_float(tree):
+            raise Broken("float", "a number written otherwise than the encoder does")
 
     def _enter(self, depth: int) -> None:
         if depth >= self._max_depth:
@@ -168,12 +215,3 @@ def expect(tree: JsonValue, kind: type) -> Any:
     if type(tree) is not kind:
         raise Broken(type(tree).__name__, f"{kind.__name__} expected")
     return tree
-
-
-def _own_order(keys: JsonValue, shape: TreeLayout) -> list[str]:
-    order: list[str] = expect(keys, list)
-    if not all(type(name) is str for name in order) or len(order) != len(shape.members):
-        raise Broken(KEYS, "does not list the object's members")
-    if set(order) != set(shape.members):
-        raise Broken(KEYS, "does not list the object's members")
-    return order

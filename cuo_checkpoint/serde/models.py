@@ -22,7 +22,7 @@ from cuo_checkpoint.serde.decode import Decoder, Tree, expect
 from cuo_checkpoint.serde.encode import Encoder
 from cuo_checkpoint.serde.plans import gained, lost
 from cuo_checkpoint.serde.registry import Registry, full_name
-from cuo_checkpoint.serde.tags import Broken, Refused, type_name
+from cuo_checkpoint.serde.tags import Broken, Refused, natural_names, type_name
 
 __all__ = ["ModelPlan", "ModelV1Plan", "is_model_v1", "parametrised"]
 
@@ -48,7 +48,7 @@ class ModelPlan:
         self.kind = kind
         self.name = name
         self.fields = kind.model_fields
-        self.natural = tuple(self.fields)
+        self.natural = natural_names(self.fields)
         self.extra = kind.model_config.get("extra") == "allow"
         self.private = kind.__private_attributes__
         arguments = kind.__pydantic_generic_metadata__["args"]
@@ -75,8 +75,10 @@ class ModelPlan:
         return enc.members(head, members, depth, self.natural)
 
     def decode(self, dec: Decoder, tree: Tree, depth: int) -> Any:
-        members = dec.members(tree, depth, self.natural)
-        fields = {name: members.pop(name) for name in list(members) if name in self.fields}
+        fields = dec.members(tree, depth, self.natural)
+        members: dict[str, Any] = {}
+        if fields.keys() != self.fields.keys():
+            members = {name: fields.pop(name) for name in [*fields] if name not in self.fields}
         if members and not self.extra:
             raise lost(self.name, min(members))
         absent = expect(tree.get(_MISSING, []), list)
@@ -146,7 +148,7 @@ class ModelV1Plan:
         self.kind = kind
         self.name = name
         self.fields = kind.__fields__
-        self.natural = tuple(self.fields)
+        self.natural = natural_names(self.fields)
         self.extra = kind.__config__.extra.value == "allow"
 
     def encode(self, enc: Encoder, value: Any, depth: int) -> JsonValue:

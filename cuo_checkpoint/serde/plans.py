@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from cuo_checkpoint.canonical import JsonValue
 from cuo_checkpoint.serde.decode import Decoder, Tree, expect
 from cuo_checkpoint.serde.encode import Encoder
-from cuo_checkpoint.serde.tags import Broken, Refused, type_name
+from cuo_checkpoint.serde.tags import Broken, Refused, natural_names, type_name
 
 __all__ = ["BASES", "DataclassPlan", "EnumPlan", "NamedTuplePlan", "ObjectPlan", "Plan", "slots_of"]
 
@@ -54,13 +54,13 @@ class DataclassPlan:
         self.kind = kind
         self.name = name
         self.fields = {field.name: field for field in dataclasses.fields(kind)}
-        self.natural = tuple(self.fields)
+        self.natural = natural_names(self.fields)
         self.others = tuple(slot for slot in slots_of(kind) if slot not in self.fields)
 
     def encode(self, enc: Encoder, value: Any, depth: int) -> JsonValue:
         members: dict[str, Any] = {}
         missing: list[JsonValue] = []
-        for name in self.natural:
+        for name in self.fields:
             try:
                 members[name] = getattr(value, name)
             except AttributeError:
@@ -178,7 +178,7 @@ class ObjectPlan:
         _only_bases(kind, (self.base,) if self.base else ())
         self.kind = kind
         self.name = name
-        self.slots = slots_of(kind)
+        self.slots = natural_names(slots_of(kind))
 
     def encode(self, enc: Encoder, value: Any, depth: int) -> JsonValue:
         members = {name: getattr(value, name) for name in self.slots if hasattr(value, name)}

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from cuo_checkpoint.canonical import JsonValue
 from cuo_checkpoint.errors import DeserialiseError, UnserialisableValue
-from cuo_checkpoint.serde import arrays, failures, stdlib
+from cuo_checkpoint.serde import arrays, containers, failures, stdlib
 from cuo_checkpoint.serde.arrays import ArrayPlan
-from cuo_checkpoint.serde.decode import Decoder, Tag, Tree, expect
+from cuo_checkpoint.serde.decode import Decoder, Tag, TagTable, Tree, expect
 from cuo_checkpoint.serde.encode import Encoder
 from cuo_checkpoint.serde.encode import Plan as WritePlan
 from cuo_checkpoint.serde.failures import ErrorPlan, StoredError
@@ -27,7 +27,7 @@ from cuo_checkpoint.serde.models import (
 from cuo_checkpoint.serde.plans import DataclassPlan, EnumPlan, NamedTuplePlan, ObjectPlan, Plan
 from cuo_checkpoint.serde.registry import Registry
 from cuo_checkpoint.serde.tags import Broken, Refused, type_name
-from cuo_checkpoint.serde.text import text_to_tree, tree_to_text
+from cuo_checkpoint.serde.text import text_to_tree, trusted_text
 
 __all__ = ["MAX_DEPTH", "TYPED_NAME", "Serializer"]
 
@@ -38,6 +38,8 @@ MAX_DEPTH = 200
 """Levels of JSON; under orjson's limit of 254 and well under Python's stack of 1000 frames."""
 
 _MOST_PLANS = 4096
+_CODECS = {**stdlib.CODECS, **containers.CODECS}
+_VALUE_TAGS = {**stdlib.TAGS, **containers.TAGS, **arrays.TAGS, **failures.TAGS}
 _CLASS_TAGS = (DataclassPlan, NamedTuplePlan, EnumPlan, ObjectPlan, ModelPlan, ModelV1Plan)
 
 
@@ -70,9 +72,9 @@ class Serializer:
         self._max_depth = max_depth
         self._by_class: dict[type, WritePlan] = {}
         self._by_name: dict[tuple[str, str], Plan] = {}
-        self._tags: dict[str, Tag] = {**stdlib.TAGS, **arrays.TAGS, **failures.TAGS}
+        self._tags = TagTable(_VALUE_TAGS.copy())
         for plan in _CLASS_TAGS:
-            self._tags[plan.tag] = Tag(_reader(plan.tag), plan.also, members=True)
+            self._tags.known[plan.tag] = Tag(_reader(plan.tag), plan.also, members=True)
 
     def with_allowlist(self, extra: Iterable[type | tuple[str, ...]]) -> Serializer:
         """A serializer that allows `extra` as well: classes or (module, name), as LangGraph lists
@@ -89,38 +91,23 @@ class Serializer:
         The tree holds nothing jsonb or RFC 8785 would alter, and equal values of equal types
         give equal canonical bytes in every process.
         """
-        try:
-            return Encoder(stdlib.CODECS, self._plan, self._max_depth).value(value, 0)
-        except Refused as refused:
-            error = UnserialisableValue(refused.path(path), refused.type_name, refused.reason)
-        except RecursionError:
-            reason = "the caller's stack leaves no room to walk it"
-            error = UnserialisableValue(path, type_name(type(value)), reason)
-        raise error
+        return self._encode(value, path, share=False)
 
     def decode(self, tree: JsonValue, *, path: str = "") -> Any:
-        """The value of `tree`, of the same types throughout.
+        """The value of `tree`, of the same types throughout; `tree` is left as it is.
 
         Raises DeserialiseError naming path and type for anything `encode` would not have written
         and for classes not allowed (nothing is imported then), gone, or changed.
         """
-        try:
-            # A tag may stand two levels below the last container that was let in.
-            return Decoder(self._tags, self._build, self._max_depth + 3).value(tree, 0)
-        except Broken as broken:
-            error = DeserialiseError(broken.path(path), broken.type_name, broken.reason)
-            error.__cause__ = broken.__cause__
-        except RecursionError:
-            error = DeserialiseError(path, "object", "the caller's stack leaves no room")
-        raise error
+        return self._decode(tree, path, consume=False)
 
     def dumps(self, value: object, *, path: str = "") -> str:
         """JSON text of `encode(value)`, fit for a jsonb parameter."""
-        return tree_to_text(self.encode(value, path=path))
+        return trusted_text(self._encode(value, path, share=True))
 
     def loads(self, text: str | bytes) -> Any:
         """The value of a text made by `dumps`, also as jsonb reprints it."""
-        return self.decode(text_to_tree(text))
+        return self._decode(text_to_tree(text), "", consume=True)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         """LangGraph's SerializerProtocol: type name and bytes."""
@@ -132,6 +119,29 @@ class Serializer:
         if kind != TYPED_NAME:
             raise DeserialiseError("", "bytes", f"not written by this serializer ({TYPED_NAME})")
         return self.loads(raw)
+
+    def _encode(self, value: object, path: str, *, share: bool) -> JsonValue:
+        encoder = Encoder(_CODECS, self._plan, self._max_depth, share=share)
+        try:
+            return encoder.value(value, 0)
+        except Refused as refused:
+            error = UnserialisableValue(refused.path(path), refused.type_name, refused.reason)
+        except RecursionError:
+            reason = "the caller's stack leaves no room to walk it"
+            error = UnserialisableValue(path, type_name(type(value)), reason)
+        raise error
+
+    def _decode(self, tree: JsonValue, path: str, *, consume: bool) -> Any:
+        # A tag may stand two levels below the last container that was let in.
+        decoder = Decoder(self._tags, self._build, self._max_depth + 3, consume=consume)
+        try:
+            return decoder.value(tree, 0)
+        except Broken as broken:
+            error = DeserialiseError(broken.path(path), broken.type_name, broken.reason)
+            error.__cause__ = broken.__cause__
+        except RecursionError:
+            error = DeserialiseError(path, "object", "the caller's stack leaves no room")
+        raise error
 
     def _plan(self, value: Any) -> WritePlan:
         kind = type(value)

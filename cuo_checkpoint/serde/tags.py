@@ -10,8 +10,10 @@ An object whose own order differs says so in `$keys`; all others, nearly all, ca
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import NamedTuple
+
+from cuo_checkpoint.canonical import JsonValue
 
 __all__ = [
     "KEYS",
@@ -26,6 +28,9 @@ __all__ = [
     "escape_text",
     "jsonb_sorted",
     "layout",
+    "natural_names",
+    "natural_order",
+    "own_order",
     "storable",
     "tree_layout",
     "type_name",
@@ -155,6 +160,7 @@ class TreeLayout(NamedTuple):
 
     annotations: tuple[str, ...]
     members: tuple[str, ...]
+    escaped: bool
 
 
 # Shapes repeat (every message of a chat has one), so both answers are remembered, by the tuple of
@@ -170,7 +176,7 @@ def _worth_keeping(names: tuple[str, ...], shapes: int) -> bool:
     return len(names) <= _MOST_NAMES and shapes < _MOST_SHAPES and sum(map(len, names)) <= 1024
 
 
-def layout(names: tuple[str, ...], natural: Sequence[str] = ()) -> Layout | None:
+def layout(names: tuple[str, ...], natural: tuple[str, ...] = ()) -> Layout | None:
     """How members named `names`, in this order, are written; None: just as they are.
 
     `natural` names members whose order both sides know without being told (the fields of a
@@ -190,19 +196,44 @@ def layout(names: tuple[str, ...], natural: Sequence[str] = ()) -> Layout | None
     return found
 
 
-def _layout(names: tuple[str, ...], natural: Sequence[str]) -> Layout | None:
+def _layout(names: tuple[str, ...], natural: tuple[str, ...]) -> Layout | None:
     if not all(map(storable, names)):
         return Layout(None, keys=True)
     escaped = tuple(map(escape_name, names))
-    keys = list(escaped) != expected_order(escaped, natural)
+    keys = escaped != natural_order(escaped, natural)
     return Layout(escaped, keys) if keys or escaped != names else None
 
 
-def expected_order(names: Iterable[str], natural: Sequence[str]) -> list[str]:
-    """The order of members that carry no `$keys`."""
+def natural_order(names: tuple[str, ...], natural: tuple[str, ...]) -> tuple[str, ...]:
+    """The order of members that carry no `$keys`: those of `natural` first, as it has them."""
     present = set(names)
+    if len(names) == len(natural) and present.issuperset(natural):
+        return natural
     known = [name for name in natural if name in present]
-    return known + jsonb_sorted(present.difference(known))
+    return (*known, *jsonb_sorted(present.difference(known)))
+
+
+_ORDERS: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
+
+
+def own_order(keys: list[JsonValue], members: tuple[str, ...]) -> tuple[str, ...]:
+    """The order `$keys` gives to `members`; Broken unless it lists each of them once."""
+    order = tuple(keys)
+    # Only a str equals a str, so a pair that is known consists of names.
+    if (members, order) not in _ORDERS:
+        if len(order) != len(members) or set(order) != set(members):
+            raise Broken(KEYS, "does not list the object's members")
+        if len(_ORDERS) >= _MOST_SHAPES:
+            _ORDERS.clear()
+        if _worth_keeping(members, len(_ORDERS)):
+            _ORDERS[members, order] = None  # type: ignore[index]
+    return order  # type: ignore[return-value]
+
+
+def natural_names(names: Iterable[str]) -> tuple[str, ...]:
+    """`names` as an order known to both sides; none at all if one of them needs an escape."""
+    order = tuple(names)
+    return () if any(n.startswith("$") or not storable(n) for n in order) else order
 
 
 def tree_layout(names: tuple[str, ...]) -> TreeLayout | None:
@@ -213,8 +244,9 @@ def tree_layout(names: tuple[str, ...]) -> TreeLayout | None:
         pass
     annotations = tuple(n for n in names if n.startswith("$") and not n.startswith("$$"))
     members = tuple(jsonb_sorted(set(names).difference(annotations)))
-    plain = not annotations and members == names and not any(n.startswith("$") for n in names)
-    found = None if plain else TreeLayout(annotations, members)
+    escaped = any(name.startswith("$") for name in members)
+    plain = not annotations and not escaped and members == names
+    found = None if plain else TreeLayout(annotations, members, escaped)
     if len(_TREE_LAYOUTS) >= _MOST_SHAPES:
         _TREE_LAYOUTS.clear()
     if _worth_keeping(names, len(_TREE_LAYOUTS)):
