@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -316,6 +317,61 @@ def test_cancellation_kills_and_passes_on(make: MakeRunner, outbox: Path) -> Non
 
     began = asyncio.run(scenario())
     assert time.monotonic() - began < 1.5
+    time.sleep(1.3)
+    assert not (outbox / "late").exists()
+
+
+@pytest.mark.parametrize("sessions", [False, True])
+def test_fork_bomb(make: MakeRunner, sessions: bool) -> None:
+    """Doubling without end is stopped early, and nothing of it is left."""
+    result = run(make(processes=30), double("bomb", timeout_s=20), {"sessions": sessions})
+    assert (result.failure, result.exit_code) == ("crash", -signal.SIGKILL)
+    assert result.duration_ms < 4_000
+    survivors = [pid for pid in os.listdir("/proc") if pid.isdigit() and _runs(pid, "bomb.py")]
+    assert survivors == []
+
+
+def _runs(pid: str, script: str) -> bool:
+    try:
+        return script in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+HOST = """
+import asyncio, sys
+from pathlib import Path
+from types import SimpleNamespace
+from cuo_supervisor.sandbox import Isolation
+from cuo_supervisor.skills import SkillRunner
+outbox, skillset, level, bwrap = sys.argv[1:]
+runner = SkillRunner(
+    outbox=Path(outbox), skillset=Path(skillset),
+    isolation=Isolation(level, bwrap or None, "", ""),
+)
+skill = SimpleNamespace(
+    skill_name="x@1", timeout_s=30.0, argv=("{python}", "-I", "{skillset}/orphan.py")
+)
+asyncio.run(runner.run(skill, {"stay": True}, request_id="r", traceparent="t"))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_the_hosts_end_is_the_skills(level: Level, outbox: Path, number: int) -> None:
+    """When the supervisor is killed or interrupted, its skill and the skill's children go too."""
+    isolation = isolation_for(level, outbox)
+    host = subprocess.Popen(
+        [sys.executable, "-c", HOST, str(outbox), str(DOUBLES), level, isolation.bwrap or ""],
+        cwd=DOUBLES.parents[2],
+        stderr=subprocess.PIPE,
+    )
+    while not (outbox / "late.started").exists():
+        assert host.poll() is None
+        time.sleep(0.01)
+    host.send_signal(number)
+    _, said = host.communicate(timeout=10)
+    assert host.returncode == -number
+    assert (b"KeyboardInterrupt" in said) is (number == signal.SIGINT)
     time.sleep(1.3)
     assert not (outbox / "late").exists()
 
