@@ -19,6 +19,7 @@
     ├── AuditFailed                 the audit rows of a step could not be written; the step is void
     ├── DurabilityRefused           durability="exit" without allow_exit=True
     ├── WrongColour                 a sync method inside a running event loop
+    ├── RunUnknown                  no such run in this tenant
     └── ChainBroken                 verification found a row that does not fit its chain
 
 Messages are written for an operator: what happened, why, what to do next.
@@ -37,6 +38,7 @@ __all__ = [
     "InvalidIdentifier",
     "ParentMissing",
     "RunClosed",
+    "RunUnknown",
     "SchemaNotReady",
     "SerialiseError",
     "SettingInvalid",
@@ -157,6 +159,10 @@ class DurabilityRefused(CheckpointError):
 
 class WrongColour(CheckpointError):
     """A sync method was called inside a running event loop. Use the method named in the message."""
+
+
+class RunUnknown(CheckpointError):
+    """There is no such run in this tenant; another tenant's run looks the same."""
 
 
 class ChainBroken(CheckpointError):

@@ -1,0 +1,199 @@
+"""The queries behind `RunReader`, as SQLAlchemy expressions, and its cursors. Pure.
+
+Every one is bounded by the months of its run: a parent table without a bound on `created_at`
+opens, and locks, each month of each index.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import uuid
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import ARRAY, ColumnElement, Row, Select, Text, func, null, select, tuple_
+from sqlalchemy import cast as sql_cast
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.orm import aliased
+
+from cuo_checkpoint.errors import InvalidIdentifier
+from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, RunIndex
+
+__all__ = [
+    "EARLIER",
+    "audit_rows",
+    "decisions",
+    "event_rows",
+    "index_rows",
+    "older_than",
+    "place_of",
+    "span",
+    "to_cursor",
+    "write_rows",
+]
+
+EARLIER: Final = dt.timedelta(hours=1)
+"""A row may be this much older than its run's first: a transaction that began before the one that
+opened the run, but waited for it. Calls are single statements, so minutes would do."""
+
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DECISION: Final = "cuo.routing_decision"
+_LANGGRAPH_KEYS: Final = (
+    "v",
+    "id",
+    "ts",
+    "channel_versions",
+    "versions_seen",
+    "updated_channels",
+    "hidden",
+    "metadata",
+)
+
+
+def span(index: Row[Any]) -> tuple[dt.datetime, dt.datetime]:
+    """Between which instants a run's rows lie."""
+    return index.first_at - EARLIER, index.newest_at
+
+
+def index_rows(tenant_id: uuid.UUID) -> Select[Any]:
+    """The tenant's rows of the index."""
+    return select(RunIndex.__table__).where(RunIndex.tenant_id == tenant_id)
+
+
+def event_rows(
+    tenant_id: uuid.UUID,
+    index: Row[Any],
+    *,
+    after_seq: int,
+    limit: int,
+    kinds: Collection[str] | None,
+    with_state: bool,
+) -> Select[Any]:
+    """Log rows by seq; with the state in full and LangGraph's document, or without both."""
+    row, holder = LogRow, aliased(LogRow)
+    between = span(index)
+    query: Select[Any] = select(
+        row.checkpoint_id,
+        row.run_id,
+        row.parent_checkpoint_id,
+        row.kind,
+        row.node_name,
+        row.edge_from,
+        row.edge_to,
+        row.thread_id,
+        row.checkpoint_ns,
+        row.seq,
+        row.step,
+        row.phase,
+        row.ordinal,
+        row.trace_id,
+        row.created_at,
+        row.lg_checkpoint_id,
+        row.state_sha256,
+        row.row_sha256,
+    )
+    if with_state:
+        holder_id = sql_cast(row.state_json["$state_of"].astext, postgresql.UUID(as_uuid=True))
+        query = query.add_columns(
+            sql_cast(row.langgraph, Text).label("langgraph"),
+            sql_cast(func.coalesce(holder.state_json, row.state_json), Text).label("state"),
+        ).outerjoin(
+            # The view joins the same way, but cannot bound the holder's side to the run's months.
+            holder,
+            (holder.tenant_id == row.tenant_id)
+            & (holder.created_at == row.created_at)
+            & (holder.checkpoint_id == holder_id)
+            & holder.created_at.between(*between),
+        )
+    else:
+        base = sql_cast(postgresql.array(_LANGGRAPH_KEYS), ARRAY(Text))
+        query = query.add_columns(
+            sql_cast(row.langgraph.op("-")(base), Text).label("langgraph"), null().label("state")
+        )
+    query = query.where(
+        row.tenant_id == tenant_id,
+        row.run_id == index.run_id,
+        row.created_at.between(*between),
+        row.seq > after_seq,
+    )
+    if kinds is not None:
+        query = query.where(row.kind.in_(list(kinds)))
+    return query.order_by(row.seq, row.created_at).limit(limit)
+
+
+def audit_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
+    """The run's chain, in order."""
+    return (
+        select(
+            AuditRow.run_id,
+            AuditRow.chain_seq,
+            AuditRow.kind,
+            AuditRow.trace_id,
+            AuditRow.created_at,
+            AuditRow.body,
+            AuditRow.prev_sha256,
+            AuditRow.row_sha256,
+        )
+        .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id == index.run_id)
+        .where(AuditRow.created_at.between(*span(index)))
+        .order_by(AuditRow.chain_seq)
+    )
+
+
+def write_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
+    """Every version of every pending write of the run."""
+    w = PendingWriteRow
+    return (
+        select(
+            w.run_id,
+            w.thread_id,
+            w.checkpoint_ns,
+            w.lg_checkpoint_id,
+            w.task_id,
+            w.task_path,
+            w.idx,
+            w.seq,
+            w.channel,
+            sql_cast(w.value, Text).label("value"),
+            w.created_at,
+            w.value_sha256,
+            w.row_sha256,
+        )
+        .where(w.tenant_id == tenant_id, w.run_id == index.run_id)
+        .where(w.created_at.between(*span(index)))
+        .order_by(w.seq, w.task_id, w.idx)
+    )
+
+
+def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> Select[Any]:
+    """The routing decisions of runs that lie in the same months."""
+    spans = [span(row) for row in group]
+    return (
+        select(AuditRow.run_id, AuditRow.body)
+        .where(AuditRow.tenant_id == tenant_id, AuditRow.kind == _DECISION)
+        .where(AuditRow.run_id.in_([row.run_id for row in group]))
+        .where(AuditRow.created_at.between(min(s[0] for s in spans), max(s[1] for s in spans)))
+        .order_by(AuditRow.chain_seq)
+    )
+
+
+def older_than(place: tuple[dt.datetime, uuid.UUID]) -> ColumnElement[bool]:
+    """Runs that come after `place` in a listing."""
+    return tuple_(RunIndex.first_at, RunIndex.run_id) < tuple_(*place)
+
+
+def to_cursor(first_at: dt.datetime, run_id: uuid.UUID) -> str:
+    """A place in a listing, as text that may stand in a URL."""
+    micros = (first_at - _EPOCH) // dt.timedelta(microseconds=1)
+    return base64.urlsafe_b64encode(micros.to_bytes(8, "big", signed=True) + run_id.bytes).decode()
+
+
+def place_of(cursor: str) -> tuple[dt.datetime, uuid.UUID]:
+    """The place behind a cursor. Raises InvalidIdentifier for text that is none."""
+    try:
+        packed = base64.b64decode(cursor.encode("ascii"), altchars=b"-_", validate=True)
+        micros = int.from_bytes(packed[:8], "big", signed=True)
+        return _EPOCH + dt.timedelta(microseconds=micros), uuid.UUID(bytes=packed[8:])
+    except (ValueError, OverflowError):
+        raise InvalidIdentifier("cursor", "is not one that a listing returned") from None

@@ -1,0 +1,269 @@
+"""Reading runs back: for people, reports, the API. SQLAlchemy, one transaction per call.
+
+Each call is one read-only REPEATABLE READ transaction with the tenant set in it, so what it
+returns belongs together even while the run goes on. The index (`cuo_runs`) says in which months
+a run lies; no other month is opened.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import uuid
+from collections.abc import Collection, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+
+from sqlalchemy import Connection, Row
+
+from cuo_checkpoint import ids, run_queries
+from cuo_checkpoint.errors import InvalidIdentifier, RunUnknown
+from cuo_checkpoint.models import RunIndex
+from cuo_checkpoint.run_records import AuditRecord, EventRecord, RunPage, RunSummary, WriteRecord
+from cuo_checkpoint.serde import text_to_tree
+from cuo_checkpoint.sessions import open_engine, reading
+
+if TYPE_CHECKING:
+    from cuo_checkpoint.verify import RunVerification
+
+__all__ = ["AuditRecord", "EventRecord", "RunPage", "RunReader", "RunSummary", "WriteRecord"]
+
+_SCAN_CAP: Final = 20_000
+"""Runs looked at for one filtered page, so that a filter which little matches stays a short call."""
+
+_SCAN_BATCH: Final = 500
+
+
+class RunReader:
+    """Reads one tenant's runs. Connects on first use; close it, or use it as `with`.
+
+    `url` is a PostgreSQL URL or conninfo, with or without SQLAlchemy's driver in the scheme. As
+    `cyberos_app` row security decides what is seen; as `cyberos_auditor` the tenant named here.
+    Raises StoreUnavailable when the database cannot be reached and SchemaNotReady when it is not
+    migrated or the role may not read it; driver errors never leave this class.
+    """
+
+    def __init__(
+        self, url: str, *, tenant_id: uuid.UUID | str, schema: str = "public", connections: int = 4
+    ) -> None:
+        self.tenant_id = ids.tenant_of(tenant_id)
+        self._engine = open_engine(url, schema=schema, connections=connections)
+
+    def for_tenant(self, tenant_id: uuid.UUID | str) -> RunReader:
+        """A reader of another tenant on the same connections; closing one closes both."""
+        other = object.__new__(RunReader)
+        other.tenant_id = ids.tenant_of(tenant_id)
+        other._engine = self._engine
+        return other
+
+    def close(self) -> None:
+        """Lets the connections go. Using the reader again opens new ones."""
+        self._engine.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def list_runs(
+        self,
+        *,
+        limit: int = 50,
+        before: str | None = None,
+        since: dt.datetime | None = None,
+        until: dt.datetime | None = None,
+        state: str | None = None,
+        outcome: str | None = None,
+        persona: str | None = None,
+        path: str | None = None,
+        skill: str | None = None,
+    ) -> RunPage:
+        """Runs by (first_at, run_id), newest first, `since` <= first_at < `until`.
+
+        `before` is the `next` of an earlier page. A persona matches by long or short name, a
+        skill with or without its version. Raises InvalidIdentifier for a cursor not made here
+        and a limit below 1.
+        """
+        if limit < 1:
+            raise InvalidIdentifier("limit", "must be at least 1")
+        wanted = _Wanted(persona, path, skill)
+        query = run_queries.index_rows(self.tenant_id)
+        for condition in (
+            since is None or RunIndex.first_at >= since,
+            until is None or RunIndex.first_at < until,
+            state is None or RunIndex.state == state,
+            outcome is None or RunIndex.outcome == outcome,
+        ):
+            if condition is not True:
+                query = query.where(condition)
+        query = query.order_by(RunIndex.first_at.desc(), RunIndex.run_id.desc())
+        place = run_queries.place_of(before) if before is not None else None
+        found: list[RunSummary] = []
+        seen, size = 0, limit + 1 if wanted.anything else max(limit + 1, _SCAN_BATCH)
+        with reading(self._engine, self.tenant_id) as conn:
+            while seen < _SCAN_CAP:
+                batch = query if place is None else query.where(run_queries.older_than(place))
+                rows = conn.execute(batch.limit(size)).all()
+                for summary in self._summaries(conn, rows):
+                    if not wanted.matches(summary):
+                        continue
+                    if len(found) == limit:
+                        last = found[-1]
+                        return RunPage(found, run_queries.to_cursor(last.first_at, last.run_id))
+                    found.append(summary)
+                if len(rows) < size:
+                    return RunPage(found, None)
+                place = (rows[-1].first_at, rows[-1].run_id)
+                seen += len(rows)
+        return RunPage(found, run_queries.to_cursor(*place) if place is not None else None)
+
+    def get_run(self, run_id: uuid.UUID | str) -> RunSummary | None:
+        """One run, by UUID or ULID; None when this tenant has no such run."""
+        with reading(self._engine, self.tenant_id) as conn:
+            index = self._index(conn, run_id)
+            return None if index is None else self._summaries(conn, [index])[0]
+
+    def events(
+        self,
+        run_id: uuid.UUID | str,
+        *,
+        after_seq: int = 0,
+        limit: int = 1000,
+        kinds: Collection[str] | None = None,
+        with_state: bool = False,
+    ) -> list[EventRecord]:
+        """The run's log rows by `seq`, above `after_seq`; empty for a run unknown here.
+
+        With `with_state` each row's state stands in full, also where the rows of a superstep
+        share it. A page of 1000 such rows may be large: states go up to 5 MB each.
+        """
+        with reading(self._engine, self.tenant_id) as conn:
+            index = self._index(conn, run_id)
+            if index is None:
+                return []
+            query = run_queries.event_rows(
+                self.tenant_id,
+                index,
+                after_seq=after_seq,
+                limit=limit,
+                kinds=kinds,
+                with_state=with_state,
+            )
+            return [_event(row) for row in conn.execute(query)]
+
+    def audit(self, run_id: uuid.UUID | str) -> list[AuditRecord]:
+        """The run's audit chain in order, unchecked; empty for a run unknown here."""
+        with reading(self._engine, self.tenant_id) as conn:
+            index = self._index(conn, run_id)
+            if index is None:
+                return []
+            return [
+                AuditRecord(**_digests_in_hex(row), body=json.loads(row.body))
+                for row in conn.execute(run_queries.audit_rows(self.tenant_id, index))
+            ]
+
+    def writes(self, run_id: uuid.UUID | str) -> list[WriteRecord]:
+        """Every version of every pending write of the run, by (seq, task_id, idx)."""
+        with reading(self._engine, self.tenant_id) as conn:
+            index = self._index(conn, run_id)
+            if index is None:
+                return []
+            return [
+                WriteRecord(**_digests_in_hex(row), value=text_to_tree(row.value))
+                for row in conn.execute(run_queries.write_rows(self.tenant_id, index))
+            ]
+
+    def verify(self, run_id: uuid.UUID | str) -> RunVerification:
+        """Recomputes the run: chain, digest of every row, write sets, counts, index.
+
+        Raises RunUnknown when nothing in this tenant speaks of the run. A run that the index has
+        lost is looked for in every month.
+        """
+        from cuo_checkpoint.verify import verify_run
+
+        run = _run_id(run_id)
+        with reading(self._engine, self.tenant_id) as conn:
+            result = verify_run(conn, self.tenant_id, run, self._index(conn, run))
+        if result is None:
+            raise RunUnknown(f"there is no run {run} in this tenant")
+        return result
+
+    def _index(self, conn: Connection, run_id: uuid.UUID | str) -> Row[Any] | None:
+        query = run_queries.index_rows(self.tenant_id).where(RunIndex.run_id == _run_id(run_id))
+        return conn.execute(query).one_or_none()
+
+    def _summaries(self, conn: Connection, rows: Sequence[Row[Any]]) -> list[RunSummary]:
+        """The runs with their decisions, each looked up in its run's own months only."""
+        groups: dict[tuple[int, ...], list[Row[Any]]] = {}
+        for row in rows:
+            start, end = run_queries.span(row)
+            groups.setdefault((start.year, start.month, end.year, end.month), []).append(row)
+        said: dict[uuid.UUID, Any] = {}
+        for group in groups.values():
+            query = run_queries.decisions(self.tenant_id, group)
+            said.update((run, json.loads(body)) for run, body in conn.execute(query))
+        return [
+            RunSummary(
+                row.run_id,
+                row.thread_id,
+                row.state,
+                row.outcome,
+                row.trace_id,
+                row.first_at,
+                row.newest_at,
+                row.log_rows,
+                row.chain_seq,
+                row.hidden,
+                said.get(row.run_id),
+            )
+            for row in rows
+        ]
+
+
+class _Wanted(NamedTuple):
+    """What a run's decision must say for the run to be listed."""
+
+    persona: str | None
+    path: str | None
+    skill: str | None
+
+    @property
+    def anything(self) -> bool:
+        return self == (None, None, None)
+
+    def matches(self, run: RunSummary) -> bool:
+        if self.persona is not None and run.persona != self.persona:
+            version = (run.decision or {}).get("persona_version")
+            if not str(version).startswith(f"cuo-{self.persona}@"):
+                return False
+        if self.path is not None and run.path != self.path:
+            return False
+        return self.skill is None or self.skill in (run.skill, (run.skill or "").split("@")[0])
+
+
+def _run_id(value: uuid.UUID | str) -> uuid.UUID:
+    return value if isinstance(value, uuid.UUID) else ids.run_id_from_ulid(value)
+
+
+def _event(row: Row[Any]) -> EventRecord:
+    values = _digests_in_hex(row)
+    langgraph, state = values.pop("langgraph"), values.pop("state")
+    return EventRecord(
+        **values,
+        langgraph=None if langgraph in (None, "{}") else text_to_tree(langgraph),
+        state=None if state is None else text_to_tree(state),
+    )
+
+
+def _digests_in_hex(row: Row[Any]) -> dict[str, Any]:
+    """The row by column name, without the documents that a caller parses itself."""
+    values = {key: v.hex() if isinstance(v, bytes) else v for key, v in row._mapping.items()}
+    values.pop("body", None)
+    values.pop("value", None)
+    return values

@@ -1,0 +1,63 @@
+"""SQLAlchemy's way to the database, for everybody but the hot path.
+
+One engine, connections on demand, and `reading`: a read-only transaction with the tenant set in
+it, whose driver errors come out as ours. Nothing is set on a session and nothing is prepared, so
+a transaction pooler may sit between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator
+
+import psycopg
+from sqlalchemy import Connection, Engine, create_engine, exc, func, select
+
+from cuo_checkpoint.db import translated
+from cuo_checkpoint.errors import StoreUnavailable
+
+__all__ = ["open_engine", "reading"]
+
+
+def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> Engine:
+    """An engine for `url` (a URL or libpq conninfo) whose models stand in `schema`.
+
+    Opens nothing yet. Connections are checked when taken from the pool, since a server or pooler
+    drops idle ones.
+    """
+    conninfo = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    engine = create_engine(
+        "postgresql+psycopg://",
+        creator=lambda: psycopg.connect(conninfo, prepare_threshold=None),
+        pool_size=1,
+        max_overflow=max(connections - 1, 0),
+        pool_pre_ping=True,
+        isolation_level="REPEATABLE READ",
+        use_native_hstore=False,  # asking for its type would cost a query per connection
+    )
+    return engine.execution_options(schema_translate_map={None: schema})
+
+
+@contextlib.contextmanager
+def reading(engine: Engine, tenant_id: uuid.UUID | None) -> Iterator[Connection]:
+    """One read-only snapshot, as the tenant; None sets no tenant (only an auditor sees rows then).
+
+    Times come back in UTC. Raises StoreUnavailable, SchemaNotReady or WriteRefused for what the
+    driver raises.
+    """
+    try:
+        with engine.connect() as conn:
+            conn = conn.execution_options(postgresql_readonly=True)
+            with conn.begin():
+                settings = [func.set_config("timezone", "UTC", True)]
+                if tenant_id is not None:
+                    settings.append(func.set_config("auth.tenant_id", str(tenant_id), True))
+                conn.execute(select(*settings))
+                yield conn
+    except exc.TimeoutError as error:
+        raise StoreUnavailable("no database connection became free in time") from error
+    except exc.DBAPIError as error:
+        if isinstance(error.orig, psycopg.Error):
+            raise translated(error.orig) from error
+        raise
