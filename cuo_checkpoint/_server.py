@@ -238,16 +238,17 @@ class Server:
             }
         )
         script = Path(__file__).with_name("_keeper.py")
-        keeper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), order],
+        # Through a shell that ends at once, so the keeper is nobody's child to wait for.
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-I", "-S", str(script), order],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             cwd="/",
             env={"PATH": "/usr/bin:/bin"},
             start_new_session=True,
+            check=True,
         )
-        keeper.returncode = 0  # it outlives us by design: no "still running" warning, no waiting
 
     def _postmaster_lives(self) -> bool:
         """Whether the process named in postmaster.pid is a server on our folder."""
@@ -288,6 +289,8 @@ class Server:
             self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.engine.account.drop and reachable(self.data_dir, self.engine.account):
                 found = self.data_dir.stat()
+                if found.st_uid != os.geteuid():
+                    raise PermissionError(errno.EACCES, "it is another account's, and closed")
                 self.data_dir.chmod(stat.S_IMODE(found.st_mode) | stat.S_IXOTH)
         except OSError as error:
             raise self._unwritable(error) from error

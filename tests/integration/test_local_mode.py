@@ -220,8 +220,12 @@ def test_an_interrupted_command_stops_its_server(
     data_dir: Path, command: Callable[..., subprocess.Popen[str]]
 ) -> None:
     """Ctrl-C reaches the whole process group; the server ends in order, not by the signal."""
-    child = command("time.sleep(60)")
+    # Where the whole run was started in the background, its children ignore SIGINT from birth.
+    child = command(
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); time.sleep(60)"
+    )
     read_up(child)
+    time.sleep(0.5)
     os.killpg(child.pid, signal.SIGINT)
     child.communicate(timeout=30)
     assert postmaster(data_dir) is None
