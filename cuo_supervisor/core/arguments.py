@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from cuo_supervisor.core.catalog import ArgumentSpec, SkillManifest, Triggers
-from cuo_supervisor.core.extractors import EXTRACTORS, Found, Reading
+from cuo_supervisor.core.extractors import EXTRACTORS, Found, Reading, Vocabulary
 from cuo_supervisor.core.text import normalise_query, tokenise
 
 __all__ = [
@@ -35,11 +35,11 @@ def extract_arguments(query: str, manifest: SkillManifest) -> dict[str, Any]:
 
 
 def find_arguments(
-    reading: Reading, manifest: SkillManifest, vocabulary: frozenset[str]
+    reading: Reading, manifest: SkillManifest, vocabulary: Vocabulary
 ) -> dict[str, Found]:
     """Like `extract_arguments`, on a text already read, with the place of each value.
 
-    `vocabulary` holds the comparison keys of the skill's own words; none of them begins a name.
+    `vocabulary` holds the skill's own words; none of them begins a name.
     """
     found: dict[str, Found] = {}
     for spec in manifest.arguments:
@@ -68,10 +68,11 @@ def validate_arguments(arguments: Mapping[str, Any], manifest: SkillManifest) ->
 
 
 @lru_cache(maxsize=512)
-def skill_words(triggers: Triggers, keywords: tuple[str, ...]) -> frozenset[str]:
-    """Comparison keys of every word a skill's phrases and keywords use."""
+def skill_words(triggers: Triggers, keywords: tuple[str, ...]) -> Vocabulary:
+    """Every word a skill's phrases and keywords use."""
     phrases = (*triggers.en, *triggers.vi, *keywords)
-    return frozenset(token.key for phrase in phrases for token in tokenise(phrase))
+    words = [token for phrase in phrases for token in tokenise(phrase)]
+    return Vocabulary(frozenset(w.key for w in words), frozenset(w.folded for w in words))
 
 
 def _problem(value: Any, spec: ArgumentSpec) -> str:

@@ -21,13 +21,14 @@ from cuo_supervisor.core.lexicon import (
     BANKS,
     FILLERS,
     GENERIC_PARTY,
+    NAME_LIKE,
     NAME_STOPS,
     PHONE_CONTEXT,
     TAX_CONTEXT,
 )
 from cuo_supervisor.core.text import Token, fold, tokenise
 
-__all__ = ["EXTRACTORS", "Found", "Reading"]
+__all__ = ["EXTRACTORS", "Found", "Reading", "Vocabulary"]
 
 _LOOKBACK: Final = 4
 _MAX_NAME_WORDS: Final = 6
@@ -95,10 +96,18 @@ class Reading:
         ]
 
 
-Extract = Callable[[Reading, ArgumentSpec, frozenset[str]], Found | None]
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A skill's own words, which begin no name: comparison keys, and all without marks."""
+
+    keys: frozenset[str]
+    folds: frozenset[str]
 
 
-def tax_code(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+Extract = Callable[[Reading, ArgumentSpec, Vocabulary], Found | None]
+
+
+def tax_code(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """A tax code by shape, or any run of digits that a tax word introduces.
 
     Nearest context decides: after a phone or account word the same ten digits are not one.
@@ -117,7 +126,7 @@ def tax_code(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -
     )
 
 
-def amount_vnd(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+def amount_vnd(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """An amount in whole dong: "4M VND", "1,5 tỷ", "500k", "9.900.000 đồng".
 
     A bare number needs a unit, a currency or at least two groups of thousands. Other
@@ -144,9 +153,7 @@ def amount_vnd(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str])
     return _only(found)
 
 
-def account_number(
-    reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]
-) -> Found | None:
+def account_number(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """6 to 19 digits that an account word introduces."""
     return _only(
         Found(token.text, token.start, token.end)
@@ -155,7 +162,7 @@ def account_number(
     )
 
 
-def bank(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+def bank(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """A bank by its common short name, in one spelling."""
     return _only(
         Found(BANKS[token.folded], token.start, token.end)
@@ -164,28 +171,32 @@ def bank(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Fo
     )
 
 
-def email(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+def email(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """An e-mail address, as written."""
     return _only(_found(match, match.group()) for match in _EMAIL.finditer(reading.text))
 
 
-def rest(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+def rest(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """Everything behind the first of the words in `after`."""
     tokens = reading.tokens
-    starts = [
-        at + len(words)
+    introducers = [
+        (at, -len(words))
         for words in map(_folded_words, spec.after)
         for at in reading.find(words)
         if at > 0
     ]
-    if not starts or (first := min(starts)) >= len(tokens):
+    if not introducers:
+        return None
+    at, size = min(introducers)  # the first; of two there, the longer ("về việc", not "về")
+    first = at - size
+    if first >= len(tokens):
         return None
     start = tokens[first].start
     value = reading.text[start : start + spec.max_length].rstrip(" .!?,;:")
     return Found(value, start, start + len(value)) if value else None
 
 
-def choice(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+def choice(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """One of the manifest's choices by any of its synonyms, best behind a word in `after`.
 
     An unmarked single syllable counts only behind such a word: "thang" may be thắng or tháng.
@@ -212,7 +223,7 @@ def choice(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> 
     return _longest(introduced) or _longest(loose)
 
 
-def party(reading: Reading, spec: ArgumentSpec, vocabulary: frozenset[str]) -> Found | None:
+def party(reading: Reading, spec: ArgumentSpec, vocabulary: Vocabulary) -> Found | None:
     """A name behind one of the words in `after`, else in front of one of those in `before`."""
     tokens = reading.tokens
     cased = _case_tells(tokens, reading.text)
@@ -304,9 +315,7 @@ def _is_name_word(token: Token, text: str, cased: bool) -> bool:
     return token.folded not in NAME_STOPS
 
 
-def _name_from(
-    reading: Reading, index: int, vocabulary: frozenset[str], cased: bool
-) -> Found | None:
+def _name_from(reading: Reading, index: int, vocabulary: Vocabulary, cased: bool) -> Found | None:
     tokens, text = reading.tokens, reading.text
     opening = index
     while index < len(tokens) and tokens[index].folded in GENERIC_PARTY:
@@ -325,14 +334,14 @@ def _name_from(
     return name and Found(name.value, tokens[opening].start, name.end)
 
 
-def _name_before(
-    reading: Reading, index: int, vocabulary: frozenset[str], cased: bool
-) -> Found | None:
+def _name_before(reading: Reading, index: int, vocabulary: Vocabulary, cased: bool) -> Found | None:
     tokens, text = reading.tokens, reading.text
     start = index
     while start > 0 and index - start < _MAX_NAME_WORDS:
         token = tokens[start - 1]
-        if not _is_name_word(token, text, cased) or token.key in vocabulary:
+        # Looking backwards the verb comes up: "chuyen deal", typed without marks, is no name.
+        known = token.key in vocabulary.keys or (not cased and token.folded in vocabulary.folds)
+        if known or not _is_name_word(token, text, cased):
             break
         if not _joined(text[token.end : tokens[start].start]):
             break
@@ -341,16 +350,19 @@ def _name_before(
 
 
 def _name(
-    reading: Reading, start: int, end: int, vocabulary: frozenset[str], cased: bool
+    reading: Reading, start: int, end: int, vocabulary: Vocabulary, cased: bool
 ) -> Found | None:
     if start >= end:
         return None
     first = reading.tokens[start]
     # "send invoice to accounting": a word of the skill itself, or of grammar, begins no name.
-    if first.key in vocabulary or first.folded in GENERIC_PARTY:
+    if first.folded in GENERIC_PARTY:
         return None
-    # An, Minh, Anh are names where capitals tell, and grammar words where they do not.
-    if not cased and first.folded in FILLERS and not (end - start > 1 and first.marked):
+    if first.folded in FILLERS:
+        # An, Minh, Do are names where capitals tell or another word follows, else grammar.
+        if not cased and not (first.folded in NAME_LIKE and end - start > 1):
+            return None
+    elif first.key in vocabulary.keys:
         return None
     begin, stop = first.start, reading.tokens[end - 1].end
     return Found(reading.text[begin:stop], begin, stop)

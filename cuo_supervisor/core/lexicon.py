@@ -17,6 +17,7 @@ __all__ = [
     "GENERIC_PARTY",
     "MARKED_NEGATORS",
     "MARKED_REVERSALS",
+    "NAME_LIKE",
     "NAME_STOPS",
     "NEGATORS",
     "PHONE_CONTEXT",
@@ -105,6 +106,9 @@ GENERIC_PARTY: Final = _words(
     "khach hang nha cung cap doi tac cong ty team doi"
 )
 """Words that introduce a name and are no name alone."""
+
+NAME_LIKE: Final = _words("minh an anh do ho ha chi mai")
+"""Grammar words that, unmarked, are also common parts of names."""
 
 NAME_STOPS: Final = _words(
     "the a an for to from of at in on by with about regarding re into onto as is are and or but "

@@ -57,7 +57,7 @@ _STRANGE_DESTRUCTIVE: Final = 0.50
 """The same where the act is destructive: no such word ("correct the", "dispute", "test")."""
 _WHOLE: Final = 0.90
 _KNEE: Final = 0.90
-_SLOPE: Final = 0.60
+_SLOPE: Final = 0.25
 _TOP: Final = 0.97
 
 _ASK_CEILING: Final = ASK_THRESHOLD - 0.01
@@ -87,7 +87,9 @@ def _candidate(
 ) -> Candidate:
     manifest = match.skill.manifest
     worth_reading = match.evidence >= CASCADE_THRESHOLD_LOW
-    found = find_arguments(request.reading, manifest, match.skill.keys) if worth_reading else {}
+    found = (
+        find_arguments(request.reading, manifest, match.skill.vocabulary) if worth_reading else {}
+    )
     explained, strange = _explained(request, match, found)
     evidence = match.evidence * (_BASE + (1 - _BASE) * explained)
 

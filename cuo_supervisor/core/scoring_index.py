@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from cuo_supervisor.core.arguments import skill_words
 from cuo_supervisor.core.catalog import Catalog, SkillManifest
+from cuo_supervisor.core.extractors import Vocabulary
 from cuo_supervisor.core.lexicon import FILLERS
 from cuo_supervisor.core.text import Token, tokenise
 
@@ -48,6 +50,7 @@ class SkillIndex:
     """Those of `folds` that some word of the skill writes with marks."""
     slack: float
     """The largest slack of its phrases."""
+    vocabulary: Vocabulary
     phrases: tuple[Phrase, ...]
     phrase_shares: Mapping[str, tuple[tuple[int, float], ...]]
     """Comparison key of a content word: (number of the phrase, the word's share of it)."""
@@ -161,6 +164,7 @@ def _skill(manifest: SkillManifest, weights: Mapping[str, float]) -> SkillIndex:
         keys=frozenset(w.key for w in everything),
         folds=frozenset(w.folded for w in everything),
         marked_folds=frozenset(w.folded for w in everything if w.marked),
+        vocabulary=skill_words(manifest.triggers, manifest.keywords),
         phrases=tuple(phrases),
         phrase_shares={key: tuple(found) for key, found in shares.items()},
     )
