@@ -1,0 +1,118 @@
+"""What commands share: settings, the log's place, notices, output."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import threading
+import unicodedata
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from cuo_supervisor.settings import Settings
+
+__all__ = [
+    "debug_option", "emit_json", "json_option", "notice_when_slow", "place_of", "printable",
+    "remark", "run_uuid", "stdin_text",
+]  # fmt: skip
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(command: F) -> F:
+    """`--json`: one JSON document on stdout, nothing else there."""
+    return click.option(
+        "--json/--no-json",
+        "as_json",
+        default=False,
+        help="One JSON document on stdout instead of text.",
+    )(command)
+
+
+def debug_option(command: F) -> F:
+    """`--debug`: read by the exit code table; declared here so that it is accepted."""
+    return click.option(
+        "--debug",
+        is_flag=True,
+        default=False,
+        help="Print the traceback of an unexpected fault.",
+        expose_value=False,
+    )(command)
+
+
+def emit_json(document: Any) -> None:
+    """Writes one document, readable and with letters as they are."""
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    try:
+        click.echo(text)
+    except UnicodeEncodeError:
+        click.echo(json.dumps(document, indent=2))
+
+
+def remark(text: str) -> None:
+    """A remark for a person: stderr, so that stdout stays the result."""
+    click.echo(text, err=True)
+
+
+def printable(text: str) -> str:
+    """Text that cannot move the cursor, colour the screen or hide: control characters as escapes."""
+    return "".join(
+        c
+        if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co")
+        else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in text
+    )
+
+
+@contextlib.contextmanager
+def notice_when_slow(text: str, after: float = 1.5) -> Iterator[None]:
+    """Says what is going on when it takes longer than a moment."""
+    timer = threading.Timer(after, remark, [text])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+@contextlib.contextmanager
+def place_of(settings: Settings) -> Iterator[Any]:
+    """The log's place, announced when opening it takes a while."""
+    from cuo_supervisor.compose import open_place
+
+    with contextlib.ExitStack() as stack:
+        with notice_when_slow("starting the local database ..."):
+            place = stack.enter_context(open_place(settings))
+        yield place
+
+
+def stdin_text(limit: int) -> str:
+    """All of stdin as UTF-8, reading no more than `limit` bytes and one more.
+
+    Raises UsageError for bytes that are not UTF-8.
+    """
+    from cuo_supervisor.errors import UsageError
+
+    data = sys.stdin.buffer.read(limit + 1)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if len(data) > limit and error.start > limit - 4:
+            return data[: error.start].decode() + " " * 8
+        raise UsageError("standard input is not valid UTF-8; check its encoding") from None
+
+
+def run_uuid(text: str) -> Any:
+    """A run named by UUID or by ULID. Raises UsageError."""
+    from cuo_checkpoint.errors import InvalidIdentifier
+    from cuo_checkpoint.ids import run_id_from_ulid
+    from cuo_supervisor.errors import UsageError
+
+    try:
+        return run_id_from_ulid(text.strip())
+    except InvalidIdentifier as error:
+        raise UsageError(f"RUN {error}; cyberos-cuo runs list shows them") from None

@@ -1,0 +1,103 @@
+"""Exit codes, and the one place that turns an exception into one. The table is total."""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+import uuid
+from typing import Any, Final
+
+import click
+
+from cuo_supervisor.errors import PersonaMismatch, PersonaVersionMismatch, SupervisorError
+
+__all__ = [
+    "ASK", "AUDIT_FAILED", "BUG", "DATA", "DEFER", "DENIED", "INTERRUPTED", "INVOKED", "PERMISSION",
+    "SKILL_FAILED", "STORE", "TIMEOUT", "USAGE", "WAITING", "report", "run_main",
+]  # fmt: skip
+
+INVOKED: Final = 0
+ASK: Final = 1
+DEFER: Final = 2
+WAITING: Final = 3
+DENIED: Final = 4
+SKILL_FAILED: Final = 5
+USAGE: Final = 64
+DATA: Final = 65
+STORE: Final = 69
+BUG: Final = 70
+AUDIT_FAILED: Final = 73
+TIMEOUT: Final = 75
+PERMISSION: Final = 77
+INTERRUPTED: Final = 130
+
+
+def run_main(command: click.Command, program: str) -> int:
+    """Runs a click command and returns the exit code for whatever came of it.
+
+    A user's mistake is one sentence on stderr (with --json, an object on stdout); a bug of ours is
+    a sentence with a report id, and its traceback only with --debug.
+    """
+    arguments = sys.argv[1:]
+    as_json, debug = "--json" in arguments, "--debug" in arguments
+    try:
+        result = command.main(args=arguments, prog_name=program, standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as asked:
+        return int(asked.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help())
+        return USAGE
+    except click.UsageError as error:
+        hint = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
+        return report("invalid_argument", error.format_message().rstrip(".") + hint, USAGE, as_json)
+    except click.ClickException as error:
+        return report("invalid_argument", error.format_message(), USAGE, as_json)
+    except (click.Abort, KeyboardInterrupt):
+        return report(
+            "interrupted",
+            "interrupted; what was recorded stays, and cyberos-cuo runs list shows a run left open",
+            INTERRUPTED,
+            as_json,
+        )
+    except SupervisorError as error:
+        return report(error.error, str(error), error.exit_code, as_json, **_facts(error))
+    except BrokenPipeError:
+        # The reader went away (such as `| head`): nothing is wrong, and nobody to tell.
+        sys.stdout = None
+        return 0
+    except Exception as error:
+        return _unexpected(error, as_json, debug)
+
+
+def report(error: str, message: str, code: int, as_json: bool, **facts: Any) -> int:
+    """Says what went wrong and returns the code."""
+    if as_json:
+        click.echo(json.dumps({"error": error, **facts, "message": message, "exit_code": code}))
+    else:
+        click.echo(f"error: {message}", err=True)
+    return code
+
+
+def _unexpected(error: Exception, as_json: bool, debug: bool) -> int:
+    """An exception nobody planned. The store's errors are planned, wherever they surface."""
+    from cuo_supervisor.compose import translate
+
+    known = translate(error)
+    if known is not None:
+        return report(known.error, str(known), known.exit_code, as_json)
+    if debug:
+        traceback.print_exception(error)
+    ticket = uuid.uuid4().hex[:12]
+    message = (
+        f"this is a fault in cyberos-cuo ({type(error).__name__}), report {ticket}; "
+        "run the command again with --debug and send what it prints"
+    )
+    return report("internal_error", message, BUG, as_json, report_id=ticket)
+
+
+def _facts(error: SupervisorError) -> dict[str, Any]:
+    if isinstance(error, (PersonaMismatch, PersonaVersionMismatch)):
+        return {"claimed": error.claimed, "requested": error.requested}
+    return {}

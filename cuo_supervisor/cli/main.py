@@ -1,0 +1,80 @@
+"""`cyberos-cuo`: the command's root. Subcommands are imported when they are named."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+import click
+
+from cuo_supervisor.cli.exits import run_main
+
+__all__ = ["cli", "main"]
+
+_COMMANDS: Final = {
+    "supervisor": (
+        "cuo_supervisor.cli.supervisor_cmd",
+        "supervisor",
+        "Route a request; answer or continue a run.",
+    ),
+    "runs": ("cuo_supervisor.cli.runs_cmd", "runs", "Read the log: list, show and verify runs."),
+    "doctor": (
+        "cuo_supervisor.cli.doctor_cmd",
+        "doctor",
+        "Check settings, database, skills and gateway.",
+    ),
+}
+
+
+class _Lazy(click.Group):
+    """Knows its subcommands by name and help; imports one only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, attribute, _ = _COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), attribute)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
+
+
+_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo supervisor route --query "validate MST 0301479073" --persona cfo
+  echo "gửi hóa đơn cho ACME" | cyberos-cuo supervisor route --query - --json
+  cyberos-cuo runs list
+  cyberos-cuo doctor
+
+\b
+Exit codes: 0 invoked, 1 ask, 2 defer or blocked, 3 waiting for approval, 4 denied or expired,
+5 skill failed, 64 usage, 65 bad data or unknown persona, 69 store unreachable, 70 our fault,
+73 audit failure, 75 time-out, 77 permission, 130 interrupted.
+"""
+
+
+@click.group(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="cuo", prog_name="cyberos-cuo")
+def cli() -> None:
+    """Turns a request in words (English or Vietnamese) into one governed skill call.
+
+    Every step is kept in an append-only log. Without CUO_DATABASE_URL everything runs on this
+    machine, in a database of its own.
+    """
+
+
+def main() -> None:
+    """The console script."""
+    code = run_main(cli, "cyberos-cuo")
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            sys.stdout = None
+    sys.exit(code)

@@ -1,0 +1,217 @@
+"""`cyberos-cuo supervisor`: route, resume, continue, skills, personas, graph."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import click
+
+from cuo_supervisor.cli.common import (
+    debug_option,
+    emit_json,
+    json_option,
+    place_of,
+    remark,
+    stdin_text,
+)
+from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
+from cuo_supervisor.errors import UsageError
+from cuo_supervisor.settings import Settings
+
+__all__ = ["supervisor"]
+
+_EPILOG = """\b
+Examples:
+  cyberos-cuo supervisor route --query "validate MST 0301479073" --persona cfo
+  cyberos-cuo supervisor route --query "send invoice" --no-invoke --json
+  cyberos-cuo supervisor route --query "gửi hóa đơn" --no-invoke --no-record
+  cyberos-cuo supervisor resume 01JE... --approve --reason "checked with ACME"
+"""
+
+
+@click.group(epilog=_EPILOG)
+def supervisor() -> None:
+    """Route a request to a skill, under the persona's rules."""
+
+
+@supervisor.command(epilog=_EPILOG)
+@click.option(
+    "--query", required=True, help="The request in words; - reads it from standard input."
+)
+@click.option(
+    "--persona",
+    default="genie",
+    show_default=True,
+    help="Who asks: genie, ceo, coo, cfo, cmo, cto, chro, cso, clo, cdo, cpo.",
+)
+@click.option("--invoke/--no-invoke", default=True, show_default=True, help="Run the chosen skill.")
+@click.option(
+    "--record/--no-record",
+    default=True,
+    show_default=True,
+    help="Write the log and the decision; --no-record implies --no-invoke.",
+)
+@click.option(
+    "--traceparent", help="W3C trace context of the caller; malformed ones start a fresh trace."
+)
+@json_option
+@debug_option
+@click.pass_context
+def route(
+    ctx: click.Context,
+    query: str,
+    persona: str,
+    invoke: bool,
+    record: bool,
+    traceparent: str | None,
+    as_json: bool,
+) -> int:
+    """Decide which skill a request is for, and run it where the gates allow."""
+    chosen = ctx.get_parameter_source("invoke")
+    if not record and invoke and chosen is click.core.ParameterSource.COMMANDLINE:
+        raise UsageError(
+            "--invoke with --no-record would run a skill without a trace; drop one of them"
+        )
+    text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else query)
+    settings = Settings.load()
+
+    async def ask(made: Any, identity: Any) -> Any:
+        return await made.route(
+            text,
+            persona_key=persona,
+            identity=identity,
+            do_invoke=invoke and record,
+            do_record=record,
+            traceparent=traceparent,
+        )
+
+    return _answer(settings, ask, as_json, durable=record)
+
+
+@supervisor.command()
+@click.argument("run")
+@click.option(
+    "--approve",
+    "approved",
+    flag_value=True,
+    default=None,
+    type=bool,
+    help="Let the waiting skill run.",
+)
+@click.option("--deny", "approved", flag_value=False, type=bool, help="End the run without it.")
+@click.option("--reason", help="Why; kept with the answer.")
+@json_option
+@debug_option
+def resume(run: str, approved: bool | None, reason: str | None, as_json: bool) -> int:
+    """Answer a run that waits for approval. An answer counts once."""
+    from cuo_supervisor.cli.common import run_uuid
+    from cuo_supervisor.supervisor import Answer
+
+    if approved is None:
+        raise UsageError("say --approve or --deny")
+    if not reason:
+        raise UsageError("an approval needs a reason: --reason TEXT")
+    answer, run_id = Answer(approved, reason), run_uuid(run)
+
+    async def ask(made: Any, identity: Any) -> Any:
+        return await made.resume(run_id, answer, identity=identity)
+
+    return _answer(Settings.load(), ask, as_json, durable=True)
+
+
+@supervisor.command("continue")
+@click.argument("run")
+@json_option
+@debug_option
+def continue_(run: str, as_json: bool) -> int:
+    """Continue a run whose process went away. A skill that may have run is not run again."""
+    from cuo_supervisor.cli.common import run_uuid
+
+    run_id = run_uuid(run)
+
+    async def ask(made: Any, identity: Any) -> Any:
+        return await made.carry_on(run_id, identity=identity)
+
+    return _answer(Settings.load(), ask, as_json, durable=True)
+
+
+@supervisor.command()
+@json_option
+@debug_option
+def personas(as_json: bool) -> int:
+    """The eleven personas, and the operations each leaves to a person."""
+    from cuo_supervisor.core.personas import PERSONAS
+
+    if as_json:
+        emit_json(
+            [
+                {
+                    "key": p.key,
+                    "short": p.short,
+                    "version": p.claim,
+                    "defer_to_human_matrix": list(p.defer_to_human_matrix),
+                }
+                for p in PERSONAS.values()
+            ]
+        )
+        return 0
+    for p in PERSONAS.values():
+        click.echo(f"{p.short:<6} {p.key:<30} {', '.join(p.defer_to_human_matrix)}")
+    return 0
+
+
+@supervisor.command()
+@json_option
+@debug_option
+def skills(as_json: bool) -> int:
+    """The catalogue's skills, their operations and whether they need approval."""
+    from cuo_supervisor.catalog_loader import load_catalog
+
+    catalog = load_catalog(Settings.load().catalog)
+    if as_json:
+        emit_json({"snapshot_hash": catalog.snapshot_hash, **catalog.to_snapshot()})
+        return 0
+    for skill in catalog.skills:
+        gate = "needs approval" if skill.is_destructive else ""
+        click.echo(
+            f"{skill.skill_name:<28} {skill.operation or '-':<18} {gate:<15} {skill.description}"
+        )
+    return 0
+
+
+@supervisor.command()
+@debug_option
+def graph() -> int:
+    """The supervisor's graph, as Mermaid text."""
+    from cuo_supervisor.graph import build_supervisor_graph
+
+    click.echo(build_supervisor_graph().compile().get_graph().draw_mermaid())
+    return 0
+
+
+def _answer(
+    settings: Settings, ask: Callable[[Any, Any], Awaitable[Any]], as_json: bool, *, durable: bool
+) -> int:
+    """Opens what the call needs, makes it, prints the decision, returns its exit code."""
+    import contextlib
+
+    from cuo_supervisor.cli.render import decision_text
+    from cuo_supervisor.compose import identity_of, make_supervisor
+    from cuo_supervisor.core.decision import exit_code_of
+
+    identity = identity_of(settings)
+
+    async def work(place: Any) -> Any:
+        async with make_supervisor(settings, place, say=remark, max_connections=2) as made:
+            return await ask(made, identity)
+
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(place_of(settings)) if durable else None
+        decision = asyncio.run(work(place))
+    if as_json:
+        emit_json(decision.model_dump(mode="json"))
+    else:
+        click.echo(decision_text(decision))
+    return exit_code_of(decision)

@@ -1,0 +1,176 @@
+"""The composition root: settings in, a `Supervisor` with its real ports out.
+
+This is the one module of the supervisor (with the CLI and the HTTP service) that knows the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from langchain_core.runnables import RunnableConfig
+
+from cuo_checkpoint import errors as store_errors
+from cuo_checkpoint.saver import PostgresCheckpointer
+from cuo_supervisor.catalog_loader import load_catalog
+from cuo_supervisor.core.scrub import scrub
+from cuo_supervisor.errors import (
+    AuditWriteFailed,
+    DataError,
+    IdentityRejected,
+    StoreDown,
+    SupervisorError,
+    UsageError,
+)
+from cuo_supervisor.gateway import Gateway
+from cuo_supervisor.identity import LOCAL_IDENTITY, Identity, TokenVerifier
+from cuo_supervisor.nodes import OUTBOX
+from cuo_supervisor.settings import Settings
+from cuo_supervisor.skills import SkillRunner
+from cuo_supervisor.supervisor import Supervisor
+
+__all__ = [
+    "CuoStore",
+    "Place",
+    "identity_of",
+    "make_runner",
+    "make_supervisor",
+    "open_place",
+    "translate",
+]
+
+_LOADING_SECONDS = 60.0
+"""How long a one-shot command waits for its model client to load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the log is: a conninfo for the application role, and the schema."""
+
+    conninfo: str
+    schema: str
+
+
+class CuoStore:
+    """The supervisor's `Store` port over the PostgreSQL log."""
+
+    def __init__(self, place: Place, *, max_connections: int = 8) -> None:
+        self.saver = PostgresCheckpointer(
+            place.conninfo,
+            schema=place.schema,
+            scrub=scrub,
+            metadata_keys=("run_id",),
+            max_connections=max_connections,
+        )
+        self.outbox_channel = OUTBOX
+
+    async def claim(self, config: RunnableConfig, name: str, value: Any) -> bool:
+        return await self.saver.aclaim(config, name, value)
+
+    def translate(self, error: BaseException) -> Exception | None:
+        return translate(error)
+
+    async def aclose(self) -> None:
+        await self.saver.aclose()
+
+
+def translate(error: BaseException) -> SupervisorError | None:
+    """The supervisor's error for one of the store's, looking through wrappers; None otherwise."""
+    seen: BaseException | None = error
+    while seen is not None and not isinstance(seen, store_errors.CheckpointError):
+        seen = seen.__cause__
+    if seen is None:
+        return None
+    if isinstance(seen, (store_errors.StoreUnavailable, store_errors.SchemaNotReady)):
+        return StoreDown(str(seen))
+    if isinstance(seen, (store_errors.AuditFailed, store_errors.WriteRefused)):
+        return AuditWriteFailed(f"a step could not be recorded, so it did not happen: {seen}")
+    if isinstance(seen, (store_errors.InvalidIdentifier, store_errors.TenantRequired)):
+        return UsageError(str(seen))
+    return DataError(str(seen))
+
+
+@contextlib.contextmanager
+def open_place(settings: Settings) -> Iterator[Place]:
+    """The log's place for the length of a block: the named server, or the local database, started.
+
+    Raises StoreDown when the local database cannot be started or migrated.
+    """
+    if settings.conninfo is not None:
+        yield Place(settings.conninfo, settings.schema_name)
+        return
+    from cuo_checkpoint.local import local_database
+
+    with contextlib.ExitStack() as stack:
+        try:
+            server = stack.enter_context(local_database(data_dir=settings.data_dir))
+        except store_errors.CheckpointError as error:
+            raise StoreDown(str(error)) from error
+        yield Place(server.app_dsn, "public")
+
+
+def identity_of(settings: Settings, token: str | None = None) -> Identity:
+    """Who asks: the local operator, or whom the token (by default CUO_JWT) proves.
+
+    Raises IdentityRejected.
+    """
+    if settings.mode == "local":
+        return LOCAL_IDENTITY
+    given = token or (settings.jwt.get_secret_value() if settings.jwt else "")
+    if not given:
+        raise IdentityRejected("token_missing", "server mode needs a token: set CUO_JWT")
+    verifier = TokenVerifier(
+        jwks=settings.jwks or "",
+        issuer=settings.jwt_issuer or "",
+        audience=settings.jwt_audience or "",
+    )
+    return verifier.verify(given)
+
+
+def make_supervisor(
+    settings: Settings,
+    place: Place | None,
+    *,
+    say: Callable[[str], None] | None = None,
+    max_connections: int = 8,
+) -> Supervisor:
+    """A supervisor with its real ports. `place=None` allows dry runs only.
+
+    `say` makes it a one-shot command: the model client is loaded when first needed, which is
+    announced, and the cascade's clock starts afterwards. Without it the caller warms the gateway.
+    """
+    gateway = Gateway(base_url=settings.gateway_url, token=settings.gateway_token)
+    return Supervisor(
+        catalog=load_catalog(settings.catalog),
+        store=CuoStore(place, max_connections=max_connections) if place is not None else None,
+        model=gateway,
+        runner=make_runner(settings),
+        prepare_model=None if say is None else _loader(gateway, say),
+        closers=(gateway.aclose,),
+    )
+
+
+def make_runner(settings: Settings) -> SkillRunner:
+    """The skill runner, its outbox in the data folder."""
+    return SkillRunner(outbox=_outbox(settings))
+
+
+def _outbox(settings: Settings) -> Path:
+    base = settings.data_dir or platformdirs.user_data_path("cyberos-cuo")
+    return base / "outbox"
+
+
+def _loader(gateway: Gateway, say: Callable[[str], None]) -> Callable[[], Any]:
+    async def load() -> None:
+        if gateway.ready:
+            return
+        say("loading the model client ...")
+        gateway.warm_up()
+        await asyncio.to_thread(gateway.wait_ready, _LOADING_SECONDS)
+
+    return load

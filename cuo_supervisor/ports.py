@@ -1,0 +1,80 @@
+"""What the graph needs from outside, as small protocols; composition roots pass the real things."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from cuo_supervisor.cascade import Model
+from cuo_supervisor.core.catalog import Catalog, SkillManifest
+from cuo_supervisor.core.models import InvocationResult
+from cuo_supervisor.identity import Identity
+from cuo_supervisor.telemetry import Telemetry
+
+__all__ = ["Clock", "NodeContext", "Runner", "Store"]
+
+
+class Runner(Protocol):
+    """Executes a skill's own command line."""
+
+    async def run(
+        self,
+        manifest: SkillManifest,
+        arguments: Mapping[str, Any],
+        *,
+        request_id: str,
+        traceparent: str,
+    ) -> InvocationResult: ...
+
+
+class Store(Protocol):
+    """The durable log, as far as the supervisor is concerned."""
+
+    @property
+    def saver(self) -> BaseCheckpointSaver[Any]: ...
+
+    @property
+    def outbox_channel(self) -> str:
+        """The state channel whose rows the store chains with the step that wrote them."""
+        ...
+
+    async def claim(self, config: RunnableConfig, name: str, value: Any) -> bool:
+        """Durably takes the one right to an effect of a run; False when it was taken before."""
+        ...
+
+    def translate(self, error: BaseException) -> Exception | None:
+        """The supervisor's error for one of the store's; None for what is not the store's."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time and ids, handed in so that tests and replays can fix them."""
+
+    time_ns: Callable[[], int]
+    monotonic: Callable[[], float]
+    new_id: Callable[[], Any]
+    random_bytes: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """What a node may use besides its state. Never persisted."""
+
+    catalog: Catalog
+    identity: Identity
+    model: Model | None
+    runner: Runner | None
+    store: Store | None
+    clock: Clock
+    telemetry: Telemetry
+    traceparent: Callable[[], str]
+    dry_run: bool
+    prepare_model: Callable[[], Awaitable[None]] | None = None
+    """Awaited before the cascade's clock starts: a one-shot command loads its model client here."""

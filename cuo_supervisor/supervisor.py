@@ -1,0 +1,335 @@
+"""`Supervisor`: one process's compiled graph with its ports, and the requests that go through it."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from secrets import token_bytes
+from types import TracebackType
+from typing import Any, Final, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Command
+from ulid import ULID
+from uuid_utils.compat import uuid7
+
+from cuo_supervisor.cascade import Model
+from cuo_supervisor.core.audit import subject_hash16
+from cuo_supervisor.core.catalog import Catalog
+from cuo_supervisor.core.decision import decision_of, outcome_of
+from cuo_supervisor.core.envelope import check_query
+from cuo_supervisor.core.models import CUO_STATE_V, RoutingDecision
+from cuo_supervisor.core.personas import PERSONA_KEYS
+from cuo_supervisor.errors import (
+    DataError,
+    PermissionDenied,
+    PersonaMismatch,
+    PersonaUnknown,
+    PersonaVersionMismatch,
+    StateVersionUnsupported,
+    SupervisorError,
+    UsageError,
+)
+from cuo_supervisor.graph import build_supervisor_graph
+from cuo_supervisor.identity import ROLE_APPROVER, Identity
+from cuo_supervisor.ports import Clock, NodeContext, Runner, Store
+from cuo_supervisor.state import GraphState
+from cuo_supervisor.telemetry import RouteSpan, Telemetry
+from cuo_supervisor.trace_context import current_traceparent, parse_traceparent
+
+__all__ = ["APPROVAL_SECONDS", "SYSTEM_CLOCK", "Answer", "Supervisor"]
+
+APPROVAL_SECONDS: Final = 24 * 3600
+"""A waiting run's answer counts for 24 hours from the request."""
+
+_TOLERATED_STATES: Final = range(1, CUO_STATE_V + 3)
+"""State versions 1 to 3: the current one and the two a rolling upgrade may bring."""
+
+SYSTEM_CLOCK: Final = Clock(
+    time_ns=time.time_ns, monotonic=time.monotonic, new_id=uuid7, random_bytes=token_bytes
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A person's answer to a run that waits."""
+
+    approved: bool
+    reason: str
+
+
+class Supervisor:
+    """Routes requests. Thread-safe; serves any number of requests and event loops at once.
+
+    `store`, `model` and `runner` may be missing: without a store only dry runs are possible,
+    without a model the cascade falls through to ask, without a runner nothing is invoked.
+    """
+
+    def __init__(
+        self,
+        *,
+        catalog: Catalog,
+        store: Store | None,
+        model: Model | None,
+        runner: Runner | None,
+        telemetry: Telemetry | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        prepare_model: Callable[[], Awaitable[None]] | None = None,
+        closers: Sequence[Callable[[], Awaitable[None]]] = (),
+    ) -> None:
+        self.catalog = catalog
+        self._store = store
+        self._model = model
+        self._runner = runner
+        self._telemetry = telemetry or Telemetry()
+        self._clock = clock
+        self._prepare_model = prepare_model
+        self._closers = tuple(closers)
+        graph = build_supervisor_graph()
+        self._dry = graph.compile(name="cuo-supervisor")
+        self._durable = (
+            graph.compile(checkpointer=store.saver, name="cuo-supervisor") if store else None
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def aclose_loop(self) -> None:
+        """Closes what the running event loop opened; the supervisor stays usable in others."""
+        if self._store is not None:
+            await self._store.aclose()
+        for close in self._closers:
+            await close()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose_loop()
+
+    async def route(
+        self,
+        query: str,
+        *,
+        persona_key: str = "genie",
+        identity: Identity,
+        do_invoke: bool = True,
+        do_record: bool = True,
+        traceparent: str | None = None,
+    ) -> RoutingDecision:
+        """Decides one request, and carries it out where the gates allow.
+
+        `do_record=False` is a dry run: nothing is invoked, no row is written. Raises UsageError
+        for a query that cannot be routed, PersonaUnknown, PersonaMismatch,
+        PersonaVersionMismatch, StoreDown and AuditWriteFailed.
+        """
+        text = check_query(query)
+        durable = self._durable
+        if do_record and durable is None:
+            raise UsageError("this supervisor has no store; pass do_record=False for a dry run")
+        run_id: uuid.UUID = self._clock.new_id()
+        request_id = str(ULID.from_uuid(run_id))
+        trace = parse_traceparent(traceparent, random=self._clock.random_bytes)
+        started = self._clock.time_ns()
+        state: GraphState = {
+            "query": text,
+            "tenant_id": identity.tenant_id,
+            "subject_id": identity.subject_id,
+            "persona_key": persona_key,
+            "request_id": request_id,
+            "trace_id": trace.trace_id,
+            "ts_ns_start": started,
+            "cuo_state_v": CUO_STATE_V,
+            "do_invoke": do_invoke and do_record,
+        }
+        with self._telemetry.route_span(
+            trace,
+            request_id=request_id,
+            tenant_id=identity.tenant_id,
+            subject_id_hash16=subject_hash16(identity.subject_id),
+            persona_key=persona_key,
+            query=text,
+            dry_run=not do_record,
+        ) as span:
+            context = self._context(identity, span, dry_run=not do_record)
+            if not do_record or durable is None:
+                final = await self._dry.ainvoke(state, context=context)
+            else:
+                config = _config(identity, run_id, trace.trace_id)
+                final = await self._guarded(durable, state, config, context)
+            return self._finish(final, span, dry_run=not do_record)
+
+    async def resume(
+        self, run_id: uuid.UUID, answer: Answer, *, identity: Identity
+    ) -> RoutingDecision:
+        """Gives a waiting run its answer, once, and carries the run to its end.
+
+        Raises PermissionDenied unless the approver holds the role and is not the requester (the
+        local operator may be both), DataError when the run does not wait or was answered before.
+        """
+        if not answer.reason.strip():
+            raise UsageError("an approval needs a reason: --reason TEXT")
+        if ROLE_APPROVER not in identity.roles:
+            raise PermissionDenied(f"answering needs the role {ROLE_APPROVER}")
+        durable, store = self._durable, self._store
+        if durable is None or store is None:
+            raise UsageError("this supervisor has no store, so no run waits in it")
+        config, state, waiting = await self._stored(durable, run_id, identity)
+        if not waiting:
+            raise DataError("the run does not wait for an approval")
+        if not identity.local and identity.subject_id == state["subject_id"]:
+            raise PermissionDenied("the requester may not approve their own request")
+        now = self._clock.time_ns()
+        expired = now - state["ts_ns_start"] > APPROVAL_SECONDS * 1_000_000_000
+        value = {
+            "approved": answer.approved and not expired,
+            "expired": expired,
+            "reason": answer.reason,
+            "by_hash16": subject_hash16(identity.subject_id),
+            "by_issuer": identity.issuer,
+            "at_ns": now,
+            "interrupt_id": waiting,
+        }
+        if not await self._guard(store.claim(config, f"answer/{waiting}", value)):
+            raise DataError("this approval was answered before; an answer counts once")
+        return await self._carry_on(
+            durable, config, state, Command(resume={waiting: value}), identity
+        )
+
+    async def carry_on(self, run_id: uuid.UUID, *, identity: Identity) -> RoutingDecision:
+        """Continues a run whose process went away. A skill that may have run is not run again."""
+        durable = self._durable
+        if durable is None:
+            raise UsageError("this supervisor has no store, so there is no run to continue")
+        config, state, waiting = await self._stored(durable, run_id, identity)
+        if waiting:
+            raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
+        if "decision" in state:
+            return RoutingDecision.model_validate(state["decision"])
+        return await self._carry_on(durable, config, state, None, identity)
+
+    # -- parts ---------------------------------------------------------------------------------
+
+    async def _carry_on(
+        self,
+        durable: Any,
+        config: RunnableConfig,
+        state: Mapping[str, Any],
+        given: Any,
+        identity: Identity,
+    ) -> RoutingDecision:
+        trace = parse_traceparent(
+            f"00-{state['trace_id']}-{self._clock.random_bytes(8).hex()}-01",
+            random=self._clock.random_bytes,
+        )
+        with self._telemetry.route_span(
+            trace,
+            request_id=state["request_id"],
+            tenant_id=identity.tenant_id,
+            subject_id_hash16=subject_hash16(state["subject_id"]),
+            persona_key=state["persona_key"],
+        ) as span:
+            context = self._context(identity, span, dry_run=False)
+            final = await self._guarded(durable, given, config, context)
+            return self._finish(final, span, dry_run=False)
+
+    async def _stored(
+        self, durable: Any, run_id: uuid.UUID, identity: Identity
+    ) -> tuple[RunnableConfig, Mapping[str, Any], str | None]:
+        """A run's config, its state, and the id of the interrupt it waits on, if it does."""
+        config = _config(identity, run_id, None)
+        snapshot = await self._guard(durable.aget_state(config))
+        state: Mapping[str, Any] = snapshot.values
+        if "request_id" not in state:
+            raise DataError("there is no such run")
+        if state.get("cuo_state_v") not in _TOLERATED_STATES:
+            raise StateVersionUnsupported(
+                f"the run's state has version {state.get('cuo_state_v')}; this version reads 1 to 3"
+            )
+        config["configurable"]["trace_id"] = state["trace_id"]
+        waiting = snapshot.interrupts[0].id if snapshot.interrupts else None
+        return config, state, waiting
+
+    def _context(self, identity: Identity, span: RouteSpan, *, dry_run: bool) -> NodeContext:
+        return NodeContext(
+            catalog=self.catalog,
+            identity=identity,
+            model=self._model,
+            runner=self._runner,
+            store=self._store,
+            clock=self._clock,
+            telemetry=self._telemetry,
+            traceparent=lambda: current_traceparent() or span.traceparent,
+            dry_run=dry_run,
+            prepare_model=self._prepare_model,
+        )
+
+    async def _guarded(
+        self, durable: Any, given: Any, config: RunnableConfig, context: NodeContext
+    ) -> Mapping[str, Any]:
+        result: Mapping[str, Any] = await self._guard(
+            durable.ainvoke(given, config, context=context, durability="sync")
+        )
+        return result
+
+    async def _guard(self, call: Any) -> Any:
+        """Awaits a call into the store and speaks its errors in the supervisor's words."""
+        try:
+            return await call
+        except SupervisorError:
+            raise
+        except Exception as error:
+            known = self._store.translate(error) if self._store is not None else None
+            if known is None:
+                raise
+            raise known from error
+
+    def _finish(
+        self, state: Mapping[str, Any], span: RouteSpan, *, dry_run: bool
+    ) -> RoutingDecision:
+        rejection = state.get("rejection")
+        if rejection is not None:
+            raise _rejected(rejection)
+        if "decision" in state:
+            decision = RoutingDecision.model_validate(state["decision"])
+        else:
+            # The run waits: there is no decision row yet, but the caller gets told.
+            waiting = dict(state) | {"gate": _gate_of_interrupt(state)}
+            decision = decision_of(waiting, ts_ns_end=self._clock.time_ns(), dry_run=dry_run)
+        span.outcome = outcome_of(decision)
+        span.path_taken = decision.path_taken
+        span.confidence = decision.confidence
+        span.llm_used = decision.llm_used
+        span.cascade_outcome = decision.cascade_outcome
+        return decision
+
+
+def _config(identity: Identity, run_id: uuid.UUID, trace_id: str | None) -> RunnableConfig:
+    return {
+        "configurable": {
+            "thread_id": str(run_id),
+            "run_id": str(run_id),
+            "tenant_id": identity.tenant_id,
+            "trace_id": trace_id,
+        },
+        # The graph is finite; twelve supersteps are more than its longest path.
+        "recursion_limit": 12,
+    }
+
+
+def _gate_of_interrupt(state: Mapping[str, Any]) -> dict[str, Any]:
+    pending = state.get("__interrupt__") or []
+    value = pending[0].value if pending else {}
+    return {"kind": "approval_required", "operation": value.get("operation")}
+
+
+def _rejected(rejection: Mapping[str, Any]) -> SupervisorError:
+    error, requested = rejection["error"], rejection["requested"]
+    if error == PersonaUnknown.error:
+        return PersonaUnknown(requested, PERSONA_KEYS)
+    kind = PersonaVersionMismatch if error == PersonaVersionMismatch.error else PersonaMismatch
+    return kind(rejection["claimed"], requested)
