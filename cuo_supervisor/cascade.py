@@ -139,7 +139,7 @@ async def run_cascade(
     rejected: AnswerProblem | None = None
     answer: str | None = None
     digest, dropped, attempt, status, detail = "", 0, 0, None, ""
-    descriptions = _descriptions(catalog, candidates)
+    about = _about(catalog, candidates)
 
     def ended(outcome: CascadeOutcome, pick: LlmRoutingPick | None = None) -> CascadeResult:
         return CascadeResult(
@@ -170,7 +170,7 @@ async def run_cascade(
             },
             persona=persona,
             candidates=candidates,
-            descriptions=descriptions,
+            about=about,
             rejected=rejected,
         )
         digest, dropped = prompt_sha256(prompt.messages), prompt.dropped_candidates
@@ -253,12 +253,26 @@ def _look_up(catalog: SkillLookup, skill_name: str) -> Any:
         return None
 
 
-def _descriptions(catalog: SkillLookup, candidates: Sequence[Candidate]) -> dict[str, str]:
-    found = {}
+def _about(catalog: SkillLookup, candidates: Sequence[Candidate]) -> dict[str, dict[str, Any]]:
+    """What the manifests say that helps to choose: description, and the arguments each takes."""
+    found: dict[str, dict[str, Any]] = {}
     for candidate in candidates:
-        about = getattr(_look_up(catalog, candidate.skill_name), "description", None)
-        if isinstance(about, str) and about:
-            found[candidate.skill_name] = about[:300]
+        manifest = _look_up(catalog, candidate.skill_name)
+        entry: dict[str, Any] = {}
+        if description := getattr(manifest, "description", ""):
+            entry["description"] = description
+        takes = {
+            spec.name: {
+                "type": spec.type,
+                "required": spec.required,
+                "description": spec.description,
+                **({"one_of": sorted(spec.choices)} if spec.choices else {}),
+            }
+            for spec in getattr(manifest, "arguments", ())
+        }
+        if takes:
+            entry["arguments_taken"] = takes
+        found[candidate.skill_name] = entry
     return found
 
 

@@ -103,7 +103,8 @@ Answer with exactly one JSON object that conforms to this JSON Schema, and with 
 {schema}
 
 - skill_name: one of the candidates' skill_name values, copied exactly, version included.
-- arguments: only what the request itself states; never invent a value. {{}} if it states none.
+- arguments: only names the candidate takes, only values the request itself states; never invent
+  one. {{}} if it states none.
 - rationale: one sentence, 500 characters at most.
 - confidence: 0.0 to 1.0, how sure you are that this skill is what the request needs. If no
   candidate fits, name the nearest one with a confidence below 0.5."""
@@ -125,27 +126,28 @@ def build_prompt(
     envelope: Mapping[str, str],
     persona: PersonaView,
     candidates: Sequence[Candidate],
-    descriptions: Mapping[str, str] | None = None,
+    about: Mapping[str, Mapping[str, Any]] | None = None,
     rejected: AnswerProblem | None = None,
 ) -> Prompt:
     """Build the messages for one attempt.
 
     Over `MAX_DATA_CHARS` the lowest candidates go first; a query that is too long on its own is
-    cut and marked `query_truncated` inside the document. `rejected` makes it the stricter second
+    cut and marked `query_truncated` inside the document. `about` says per skill what else the model
+    should know of it (description, arguments it takes). `rejected` makes it the stricter second
     prompt. The rejected answer itself is never quoted back: it may repeat hostile text.
     """
     offered = list(candidates[:MAX_CANDIDATES])
     wanted = len(offered)
-    texts = descriptions or {}
-    document = _document(query, envelope, offered, texts)
+    known = about or {}
+    document = _document(query, envelope, offered, known)
     while len(document) > MAX_DATA_CHARS and offered:
         offered.pop()
-        document = _document(query, envelope, offered, texts)
+        document = _document(query, envelope, offered, known)
     kept, truncated = query, False
     while len(document) > MAX_DATA_CHARS and kept:
         # Escapes make a character cost up to six; halving ends in a few rounds whatever it holds.
         kept, truncated = kept[: len(kept) // 2], True
-        document = _document(kept, envelope, offered, texts, truncated=True)
+        document = _document(kept, envelope, offered, known, truncated=True)
 
     tag = _tag(document)
     system = _RULES.format(tag=tag, schema=_schema())
@@ -254,7 +256,7 @@ def _document(
     query: str,
     envelope: Mapping[str, str],
     candidates: Sequence[Candidate],
-    descriptions: Mapping[str, str],
+    about: Mapping[str, Mapping[str, Any]],
     *,
     truncated: bool = False,
 ) -> str:
@@ -268,9 +270,7 @@ def _document(
             "rule_confidence": round(candidate.confidence, 4),
             "arguments_found": candidate.arguments,
         }
-        if about := descriptions.get(candidate.skill_name):
-            entry["description"] = about
-        listed.append(entry)
+        listed.append(entry | dict(about.get(candidate.skill_name, {})))
     document = {"envelope": shown, "candidates": listed}
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"), default=str)
     # A lone surrogate cannot travel as UTF-8; the escaped spelling of it can.
