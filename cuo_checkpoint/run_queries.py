@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, ColumnElement, Row, Select, Text, func, null, select, tuple_
+from sqlalchemy import ARRAY, ColumnElement, Row, Select, Text, func, literal, null, select, tuple_
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import aliased
@@ -142,8 +142,16 @@ def audit_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
 
 
 def write_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
-    """Every version of every pending write of the run."""
+    """Every version of every pending write of the run.
+
+    By its threads: the table's key begins with them, and it has no index on runs.
+    """
     w = PendingWriteRow
+    threads = select(LogRow.thread_id).where(
+        LogRow.tenant_id == tenant_id,
+        LogRow.run_id == index.run_id,
+        LogRow.created_at.between(*span(index)),
+    )
     return (
         select(
             w.run_id,
@@ -161,6 +169,7 @@ def write_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
             w.row_sha256,
         )
         .where(w.tenant_id == tenant_id, w.run_id == index.run_id)
+        .where(w.thread_id.in_(threads.union(select(literal(index.thread_id)))))
         .where(w.created_at.between(*span(index)))
         .order_by(w.seq, w.task_id, w.idx)
     )

@@ -1,0 +1,139 @@
+"""The digests of stored rows, recomputed from their columns. Pure.
+
+The database computes `row_sha256` as it inserts (migration 0002); this is the other side, written
+from the definition and not from that code:
+
+    row_sha256 = SHA-256 of the RFC 8785 form of an object with every column of the row but
+                 row_sha256 itself; UUIDs and times as text, and each jsonb document standing in
+                 it by its own digest (state_sha256, langgraph_sha256, value_sha256)
+
+A document's digest is taken over the RFC 8785 form of its stored tree, so it does not depend on
+how jsonb orders keys or spells numbers.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from cuo_checkpoint.canonical import JsonValue, canonical_bytes
+from cuo_checkpoint.run_records import rfc3339
+from cuo_checkpoint.serde import text_to_tree
+
+__all__ = [
+    "LOG_COLUMNS",
+    "TOMBSTONE_COLUMNS",
+    "WRITE_COLUMNS",
+    "document_sha256",
+    "log_row_sha256",
+    "shared_with",
+    "tombstone_row_sha256",
+    "write_row_sha256",
+    "write_set_sha256",
+]
+
+LOG_COLUMNS: Final = (
+    "checkpoint_id",
+    "checkpoint_ns",
+    "created_at",
+    "edge_from",
+    "edge_to",
+    "kind",
+    "langgraph_sha256",
+    "lg_checkpoint_id",
+    "lg_parent_id",
+    "node_name",
+    "ordinal",
+    "parent_checkpoint_id",
+    "phase",
+    "run_id",
+    "seq",
+    "state_sha256",
+    "step",
+    "tenant_id",
+    "thread_id",
+    "trace_id",
+)
+WRITE_COLUMNS: Final = (
+    "channel",
+    "checkpoint_ns",
+    "created_at",
+    "idx",
+    "lg_checkpoint_id",
+    "run_id",
+    "seq",
+    "task_id",
+    "task_path",
+    "tenant_id",
+    "thread_id",
+    "value_sha256",
+)
+TOMBSTONE_COLUMNS: Final = (
+    "created_at",
+    "hidden_run_id",
+    "kind",
+    "run_id",
+    "tenant_id",
+    "thread_id",
+    "tombstone_id",
+    "up_to_seq",
+)
+
+
+def log_row_sha256(row: Mapping[str, Any]) -> bytes:
+    """The digest of a row of `cuo_langgraph_checkpoints`, by its LOG_COLUMNS."""
+    return _row(row, LOG_COLUMNS)
+
+
+def write_row_sha256(row: Mapping[str, Any]) -> bytes:
+    """The digest of a row of `cuo_langgraph_writes`, by its WRITE_COLUMNS."""
+    return _row(row, WRITE_COLUMNS)
+
+
+def tombstone_row_sha256(row: Mapping[str, Any]) -> bytes:
+    """The digest of a row of `cuo_thread_tombstones`, by its TOMBSTONE_COLUMNS."""
+    return _row(row, TOMBSTONE_COLUMNS)
+
+
+def write_set_sha256(row_digests: Iterable[bytes]) -> bytes:
+    """The digest a chain keeps of one put_writes: over its rows' digests, in order of idx."""
+    return hashlib.sha256(b"".join(row_digests)).digest()
+
+
+def document_sha256(text: str) -> bytes:
+    """The digest of a stored document, from the text jsonb gives.
+
+    Raises DeserialiseError or SerialiseError for a tree the serialiser cannot have written.
+    """
+    return hashlib.sha256(canonical_bytes(text_to_tree(text))).digest()
+
+
+def shared_with(text: str) -> uuid.UUID | None:
+    """Which row holds this row's state, when it holds only a reference to it."""
+    if not text.startswith('{"$state_of"'):
+        return None
+    tree = text_to_tree(text)
+    if not isinstance(tree, dict) or set(tree) != {"$state_of"}:
+        return None
+    try:
+        return uuid.UUID(str(tree["$state_of"]))
+    except ValueError:
+        return None
+
+
+def _row(row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes:
+    tree = {name: _plain(row[name]) for name in columns}
+    return hashlib.sha256(canonical_bytes(tree)).digest()
+
+
+def _plain(value: Any) -> JsonValue:
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if isinstance(value, dt.datetime):
+        return rfc3339(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    return value  # type: ignore[no-any-return]
