@@ -30,7 +30,10 @@ _ONLY_KEYS = (KEYS,)
 
 
 class Tag(NamedTuple):
-    """How one tag is read. `also` names annotations that may stand beside it."""
+    """How one tag is read. `also` names annotations that may stand beside it.
+
+    A tag with `members` is that of an object of a class, which `Decoder.build` rebuilds.
+    """
 
     decode: Callable[[Decoder, Tree, int], Any]
     also: frozenset[str] = frozenset()
@@ -136,26 +139,17 @@ class Decoder:
         return out
 
     def members(self, tree: Tree, depth: int, natural: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The members of an object that are not annotations, in their own order."""
+        """The members of an object of a class, without annotations, in their own order.
+
+        Such an object counts as two levels, as it does for the encoder.
+        """
+        depth += 1
         self._enter(depth)
         shape = tree_layout(tuple(tree))
         if shape is None:
             return self._plain(tree, tree if self._consume else tree.copy(), depth)
-        return self._ordered(tree, shape, natural, depth)
-
-    def _ordered(
-        self, tree: Tree, shape: TreeLayout, natural: tuple[str, ...], depth: int
-    ) -> dict[str, Any]:
-        order = shape.members
-        if KEYS in shape.annotations:
-            order = own_order(expect(tree[KEYS], list), order)
-        elif natural:
-            order = natural_order(order, natural)
-        members = {name: tree[name] for name in order}
-        values = self._plain(members, members, depth)
-        if shape.escaped:
-            return {unescape_name(name): value for name, value in values.items()}
-        return values
+        members = _arranged(tree, shape, natural)
+        return _unescaped(self._plain(members, members, depth), shape)
 
     def _plain(self, tree: Tree, out: dict[str, Any], depth: int) -> dict[str, Any]:
         """The values of `tree` put over their trees in `out`, which is `tree` or a copy of it."""
@@ -184,9 +178,12 @@ class Decoder:
         if shape is None:
             return self._plain(tree, tree if self._consume else tree.copy(), depth)
         if not shape.annotations or shape.annotations == _ONLY_KEYS:
-            return self._ordered(tree, shape, (), depth)
+            members = _arranged(tree, shape, ())
+            return _unescaped(self._plain(members, members, depth), shape)
         name, tag = self._tags.find(shape)
         try:
+            if tag.members:
+                return self.build(self, name, tree, depth)
             return tag.decode(self, tree, depth)
         except Broken:
             raise
@@ -208,6 +205,21 @@ class Decoder:
     def _enter(self, depth: int) -> None:
         if depth >= self._max_depth:
             raise Broken("object", f"nested deeper than {self._max_depth} levels")
+
+
+def _arranged(tree: Tree, shape: TreeLayout, natural: tuple[str, ...]) -> Tree:
+    order = shape.members
+    if KEYS in shape.annotations:
+        order = own_order(expect(tree[KEYS], list), order)
+    elif natural:
+        order = natural_order(order, natural)
+    return {name: tree[name] for name in order}
+
+
+def _unescaped(values: dict[str, Any], shape: TreeLayout) -> dict[str, Any]:
+    if shape.escaped:
+        return {unescape_name(name): value for name, value in values.items()}
+    return values
 
 
 def expect(tree: JsonValue, kind: type) -> Any:

@@ -95,7 +95,8 @@ class Encoder:
 
     def items(self, values: Sequence[Any], depth: int) -> list[JsonValue]:
         """A JSON array of the trees of `values`."""
-        self.enter(values, depth)
+        # A tuple has been noted under its tag already.
+        self.enter(values if type(values) is list else None, depth)
         self._items -= len(values)
         if self._items < 0:
             self.count(0, values)
@@ -135,7 +136,10 @@ class Encoder:
         """An object of our annotations `head` and the user's members `values`.
 
         `natural` is the order both sides know without being told; its names need no escape.
+        An object of a class counts as two levels, because walking it takes as much stack.
         """
+        depth += 1
+        self.enter(None, depth)
         names = tuple(values)
         if names == natural:
             trees = self._members(values, depth)
@@ -152,6 +156,8 @@ class Encoder:
 
     def pairs(self, values: Mapping[Any, Any], depth: int) -> JsonValue:
         """An array of [key, value] arrays, in order: any key will do."""
+        self.enter(None, depth)
+        self.enter(None, depth + 1)
         self.count(2 * len(values), values)
         out: list[JsonValue] = []
         try:

@@ -20,7 +20,7 @@ from pydantic_core import PydanticUndefined
 from cuo_checkpoint.canonical import JsonValue
 from cuo_checkpoint.serde.decode import Decoder, Tree, expect
 from cuo_checkpoint.serde.encode import Encoder
-from cuo_checkpoint.serde.plans import gained, lost
+from cuo_checkpoint.serde.plans import gained, lost, only_bases
 from cuo_checkpoint.serde.registry import Registry, full_name
 from cuo_checkpoint.serde.tags import Broken, Refused, natural_names, type_name
 
@@ -45,6 +45,7 @@ class ModelPlan:
     also = frozenset({_FIELDS_SET, _PRIVATE, _MISSING, _ARGS})
 
     def __init__(self, kind: type[BaseModel], registry: Registry, name: str) -> None:
+        only_bases(kind, ())
         self.kind = kind
         self.name = name
         self.fields = kind.model_fields

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import types
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, Protocol
@@ -19,10 +20,27 @@ from cuo_checkpoint.serde.decode import Decoder, Tree, expect
 from cuo_checkpoint.serde.encode import Encoder
 from cuo_checkpoint.serde.tags import Broken, Refused, natural_names, type_name
 
-__all__ = ["BASES", "DataclassPlan", "EnumPlan", "NamedTuplePlan", "ObjectPlan", "Plan", "slots_of"]
+__all__ = [
+    "BASES",
+    "DataclassPlan",
+    "EnumPlan",
+    "NamedTuplePlan",
+    "ObjectPlan",
+    "Plan",
+    "gained",
+    "lost",
+    "only_bases",
+    "slots_of",
+]
 
-_HEAP_TYPE = 1 << 9
-"""Py_TPFLAGS_HEAPTYPE: set on classes written in Python, clear on built-in ones."""
+_COMPILED = (
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+"""What a class written in C holds; one written in Python holds functions instead."""
 
 _MISSING = "$missing"
 _set = object.__setattr__
@@ -50,7 +68,7 @@ class DataclassPlan:
     also = frozenset({_MISSING})
 
     def __init__(self, kind: type, name: str) -> None:
-        _only_bases(kind, ())
+        only_bases(kind, ())
         self.kind = kind
         self.name = name
         self.fields = {field.name: field for field in dataclasses.fields(kind)}
@@ -97,7 +115,7 @@ class NamedTuplePlan:
     also: frozenset[str] = frozenset()
 
     def __init__(self, kind: Any, name: str) -> None:
-        _only_bases(kind, (tuple,))
+        only_bases(kind, (tuple,))
         self.kind = kind
         self.name = name
         self.natural: tuple[str, ...] = kind._fields
@@ -175,7 +193,7 @@ class ObjectPlan:
 
     def __init__(self, kind: type, name: str) -> None:
         self.base = next((base for base in BASES if issubclass(kind, base)), None)
-        _only_bases(kind, (self.base,) if self.base else ())
+        only_bases(kind, (self.base,) if self.base else ())
         self.kind = kind
         self.name = name
         self.slots = natural_names(slots_of(kind))
@@ -244,12 +262,20 @@ def _default(field: dataclasses.Field[Any], owner: str) -> Any:
     raise gained(owner, field.name)
 
 
-def _only_bases(kind: type, allowed: tuple[type, ...]) -> None:
+def only_bases(kind: type, allowed: tuple[type, ...]) -> None:
     """Refuse a class with a built-in base whose inner state nobody here knows how to keep."""
     for owner in kind.__mro__:
-        if not owner.__flags__ & _HEAP_TYPE and owner is not object and owner not in allowed:
+        if owner is not object and owner not in allowed and _is_compiled(owner):
             reason = f"inherits from {type_name(owner)}, whose inner state cannot be kept"
             raise Refused(type_name(kind), reason)
+
+
+def _is_compiled(owner: type) -> bool:
+    slots = {"__dict__", "__weakref__", *slots_of(owner)}
+    return any(
+        isinstance(member, _COMPILED) and member.__objclass__ is owner and name not in slots
+        for name, member in owner.__dict__.items()
+    )
 
 
 def _left_behind(kind: type, name: str) -> bool:

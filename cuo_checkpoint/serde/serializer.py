@@ -35,7 +35,8 @@ TYPED_NAME = "cuo+json"
 """The type LangGraph stores beside the bytes of `dumps_typed`."""
 
 MAX_DEPTH = 200
-"""Levels of JSON; under orjson's limit of 254 and well under Python's stack of 1000 frames."""
+"""Levels of JSON, an object of a class counting twice. orjson's limit is 254; reading takes at most
+2.5 frames a level, so half of Python's 1000 are left to the caller."""
 
 _MOST_PLANS = 4096
 _CODECS = {**stdlib.CODECS, **containers.CODECS}
@@ -74,7 +75,7 @@ class Serializer:
         self._by_name: dict[tuple[str, str], Plan] = {}
         self._tags = TagTable(_VALUE_TAGS.copy())
         for plan in _CLASS_TAGS:
-            self._tags.known[plan.tag] = Tag(_reader(plan.tag), plan.also, members=True)
+            self._tags.known[plan.tag] = Tag(_never, plan.also, members=True)
 
     def with_allowlist(self, extra: Iterable[type | tuple[str, ...]]) -> Serializer:
         """A serializer that allows `extra` as well: classes or (module, name), as LangGraph lists
@@ -132,7 +133,7 @@ class Serializer:
         raise error
 
     def _decode(self, tree: JsonValue, path: str, *, consume: bool) -> Any:
-        # A tag may stand two levels below the last container that was let in.
+        # A tag and its payload may stand below the last container that was let in.
         decoder = Decoder(self._tags, self._build, self._max_depth + 3, consume=consume)
         try:
             return decoder.value(tree, 0)
@@ -211,11 +212,8 @@ def _kind_plan(kind: type, name: str) -> Plan:
     return ObjectPlan(kind, name)
 
 
-def _reader(tag: str) -> Callable[[Decoder, Tree, int], Any]:
-    def read(dec: Decoder, tree: Tree, depth: int) -> Any:
-        return dec.build(dec, tag, tree, depth)
-
-    return read
+def _never(dec: Decoder, tree: Tree, depth: int) -> Any:
+    raise Broken("$", "a class's tag is read by build")
 
 
 def _is_secret(kind: type) -> bool:
