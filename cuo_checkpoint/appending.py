@@ -204,6 +204,23 @@ class AppendPlans(ReadPlans):
             )
         )
 
+    def _after_its_put(self, live: LiveRun, ns: str, checkpoint_id: str) -> Plan[None]:
+        """Lets the put of a checkpoint commit before writes to it: their rows hang under its rows.
+
+        It is no condition: writes that belong to a checkpoint nobody here puts are stored too.
+        """
+        waited = 0.0
+        while waited < _ARRIVAL_SECONDS:
+            try:
+                put = live.awaited_put(ns, checkpoint_id)
+            except LookupError:
+                waited += 0.002
+                yield Wait([], 0.002)
+                continue
+            if put is not None:
+                yield Wait([put], 60.0)
+            return
+
     def _arrivals(self, tracker: RunTracker, ns: str, source: Any) -> Plan[None]:
         """Waits for the superstep's own put_writes, which race with its put even under "sync".
 

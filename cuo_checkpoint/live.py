@@ -6,6 +6,7 @@ import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,6 +28,29 @@ class LiveRun:
     open_run: Mapping[str, Any] | None
     tracker: RunTracker | None = None
     loads: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    puts: dict[str, tuple[str, Future[None]]] = field(default_factory=dict)
+    """The newest put of each namespace: its checkpoint id, and whether it is committed yet."""
+
+    def awaited_put(self, ns: str, checkpoint_id: str) -> Future[None] | None:
+        """The put that has to be committed before writes to `checkpoint_id`; None if none has.
+
+        Raises LookupError while no put or load of that checkpoint, or of a later one, was seen:
+        LangGraph submits a checkpoint and its first writes together, and either may arrive first.
+        """
+        put = self.puts.get(ns)
+        if put is not None and put[0] >= checkpoint_id:
+            return put[1] if put[0] == checkpoint_id and not put[1].done() else None
+        loaded = self.loads.get(ns)
+        if loaded is not None and loaded[0]["id"] >= checkpoint_id:
+            return None
+        space = self.tracker.namespaces.get(ns) if self.tracker is not None else None
+        if (
+            space is not None
+            and space.checkpoint_id is not None
+            and space.checkpoint_id >= checkpoint_id
+        ):
+            return None
+        raise LookupError(checkpoint_id)
 
 
 class LiveRuns:

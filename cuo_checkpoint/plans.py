@@ -62,6 +62,7 @@ class Plans(AppendPlans):
             merged = metadata_of(config, metadata, self.metadata_keys)
             document = encode_tree(langgraph_tree(self.serializer, checkpoint, merged, hidden))
             outbox = self._outbox(checkpoint, new_versions)
+            committed: Future[None] | None = None
         except SerialiseError as error:
             yield from self._fail_run(call, error)
             raise
@@ -94,6 +95,8 @@ class Plans(AppendPlans):
                 run_state = "open" if tracker.wake else None
                 tracker.wake = False
             adopt = False
+            committed = Future()
+            live.puts[call.ns] = (checkpoint["id"], committed)
         params = self._append_params(
             call,
             run,
@@ -126,6 +129,9 @@ class Plans(AppendPlans):
                 ),
             )
             raise
+        finally:
+            if committed is not None:
+                committed.set_result(None)
         return tuple_config(call, checkpoint["id"])
 
     def put_writes(
@@ -153,6 +159,7 @@ class Plans(AppendPlans):
         if live is None:
             run = (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
         else:
+            yield from self._after_its_put(live, call.ns, call.checkpoint_id)
             tracker = yield from self._tracker(call, live, fresh_input=False)
             done = Future()
             with tracker.lock:
