@@ -179,7 +179,8 @@ class LoopbackGateway:
                 await writer.wait_closed()
 
     def _default(self) -> Step:
-        return Step(self.mode, status=self.status, delay_s=self.delay_s)
+        delay = self.delay_s if self.mode == "delay" else 0.0
+        return Step(self.mode, status=self.status, delay_s=delay)
 
     async def _answer(
         self,
