@@ -50,6 +50,9 @@ _RETONED_NEAR: Final = 0.70
 _RETONED_ALONE: Final = 0.10
 _REACH: Final = 3
 """Content words between two words of a phrase that still count as one saying."""
+_APART: Final = 0.75
+"""What a phrase keeps of its score if its words stand apart or out of order."""
+_NO_PHRASE: Final = ((0.0, 0),)
 _ALIGNED: Final = 4
 """Phrases per skill aligned word by word, best upper bounds first."""
 
@@ -128,56 +131,63 @@ def tells(request: Request, match: Match) -> bool:
 def match_skills(request: Request, index: CatalogIndex) -> list[Match]:
     """The best few skills that share a content word with the request, with their evidence.
 
-    Which few is decided by an upper bound (every word found in its best phrase, order ignored),
-    so that only they are compared word by word.
+    Phrases are compared word by word in the order of an upper bound (every word found, order
+    ignored), and only as long as that bound beats the worst skill already in the list.
     """
-    worth = _content(request, index)
-    bound: dict[int, float] = {}
-    names: dict[int, float] = {}
-    for key, quality in worth.items():
-        for skill, share in index.reach.get(key, ()):
-            bound[skill] = bound.get(skill, 0.0) + quality * share
-        if key in request.by_key:
-            for skill, share in index.names.get(key, ()):
-                names[skill] = names.get(skill, 0.0) + share
-    hits = _keyword_hits(request, index)
-
-    keyworded = {skill: min(1.0, sum(found.values()) / 2) for skill, found in hits.items()}
-    rough = [
-        (
-            -_evidence(
-                min(1.0, phrase + index.skills[skill].slack),
-                names.get(skill, 0.0),
-                keyworded.get(skill, 0.0),
-            ),
-            skill,
+    bounds, names = _bounds(request, index)
+    keywords = {
+        skill: min(1.0, sum(found.values()) / 2)
+        for skill, found in _keyword_hits(request, index).items()
+    }
+    most = {
+        skill: _evidence(
+            min(1.0, max(b for b, _ in bounds.get(skill, _NO_PHRASE))),
+            names.get(skill, 0.0),
+            keywords.get(skill, 0.0),
         )
-        for skill, phrase in bound.items()
-    ]
-    rough += [
-        (-_evidence(0.0, names.get(skill, 0.0), keyworded.get(skill, 0.0)), skill)
-        for skill in {**names, **hits}
-        if skill not in bound
-    ]
-    rough.sort()
+        for skill in {**bounds, **names, **keywords}
+    }
     best: list[Match] = []
     floor = 0.0
-    for negative, number in rough:
-        if -negative <= floor:
-            break  # the list is full, and nothing from here on can be better than its last
-        match = Match(index.skills[number], names.get(number, 0.0), keyworded.get(number, 0.0))
-        bounds = _phrase_bounds(match.skill, worth)
-        most = min(1.0, max(bounds.values(), default=0.0))
-        if _evidence(most, match.name, match.keywords) <= floor:
-            continue
-        match.phrase, match.covered = _best_phrase(request, match.skill, bounds)
+    for number in sorted(most, key=lambda skill: (-most[skill], skill)):
+        if most[number] <= floor:
+            break
+        match = Match(index.skills[number], names.get(number, 0.0), keywords.get(number, 0.0))
+        match.phrase, match.covered = _best_phrase(request, index, bounds.get(number, ()))
         match.evidence = _evidence(match.phrase, match.name, match.keywords)
         best.append(match)
+        best.sort(key=lambda m: (-m.evidence, m.skill.skill_name))
         if len(best) >= SHORTLIST:
-            best.sort(key=lambda m: (-m.evidence, m.skill.skill_name))
             del best[SHORTLIST:]
             floor = best[-1].evidence
     return best
+
+
+def _bounds(
+    request: Request, index: CatalogIndex
+) -> tuple[dict[int, list[tuple[float, int]]], dict[int, float]]:
+    """Per skill: the most each of its phrases can score, and the share of its name found."""
+    bound: dict[int, float] = {}
+    several: set[int] = set()
+    names: dict[int, float] = {}
+    for key, quality in _content(request, index).items():
+        # In the request's order throughout: sums of floats depend on it.
+        for number, share in index.postings.get(key, ()):
+            if number in bound:
+                bound[number] += quality * share
+                several.add(number)
+            else:
+                bound[number] = index.phrases[number].slack + quality * share
+        if key in request.by_key:
+            for skill, share in index.names.get(key, ()):
+                names[skill] = names.get(skill, 0.0) + share
+    by_skill: dict[int, list[tuple[float, int]]] = {}
+    for number, value in bound.items():
+        phrase = index.phrases[number]
+        if number not in several and phrase.content > 1:
+            value *= _APART  # a word alone stands in no order
+        by_skill.setdefault(phrase.skill, []).append((value, number))
+    return by_skill, names
 
 
 def _content(request: Request, index: CatalogIndex) -> dict[str, float]:
@@ -205,24 +215,15 @@ def _keyword_hits(request: Request, index: CatalogIndex) -> dict[int, dict[int, 
     return hits
 
 
-def _phrase_bounds(skill: SkillIndex, worth: Mapping[str, float]) -> dict[int, float]:
-    """The most each phrase of one skill can score, by number, for those with a word in common."""
-    bounds: dict[int, float] = {}
-    for key, quality in worth.items():  # in the request's order: sums of floats depend on it
-        for number, share in skill.phrase_shares.get(key, ()):
-            bounds[number] = bounds.get(number, skill.phrases[number].slack) + share * quality
-    return bounds
-
-
 def _best_phrase(
-    request: Request, skill: SkillIndex, bounds: Mapping[int, float]
+    request: Request, index: CatalogIndex, bounds: Sequence[tuple[float, int]]
 ) -> tuple[float, frozenset[int]]:
     """The best trigger phrase of one skill and the word positions it accounts for."""
     best, covered = 0.0, frozenset[int]()
-    for number in sorted(bounds, key=lambda n: (-bounds[n], n))[:_ALIGNED]:
-        if bounds[number] <= best:
+    for bound, number in sorted(bounds, key=lambda entry: (-entry[0], entry[1]))[:_ALIGNED]:
+        if bound <= best:
             break
-        score, places = _align(request, skill.phrases[number])
+        score, places = _align(request, index.phrases[number])
         if score > best:
             best, covered = score, places
     return best, covered
@@ -273,7 +274,7 @@ def _align(request: Request, phrase: Phrase) -> tuple[float, frozenset[int]]:
             order.append(request.rank[at])
     steps = [0 < b - a <= _REACH for a, b in itertools.pairwise(order)]
     together = sum(steps) / len(steps) if steps else float(len(phrase.words) == len(covered))
-    return found / phrase.mass * (0.75 + 0.25 * together), frozenset(covered)
+    return found / phrase.mass * (_APART + (1 - _APART) * together), frozenset(covered)
 
 
 def _at(placed: Sequence[tuple[int, bool] | None], number: int) -> tuple[int, bool] | None:

@@ -25,11 +25,14 @@ _REGION_WORDS: Final = frozenset({"vietnam", "viet", "nam", "vn"})
 
 @dataclass(frozen=True, slots=True)
 class Phrase:
-    """One trigger phrase: its words, their weights, and the sum of those as `mass`."""
+    """One trigger phrase of a skill: words, their weights, and the sum of those as `mass`."""
 
+    skill: int
     words: tuple[Token, ...]
     weights: tuple[float, ...]
     mass: float
+    content: int
+    """How many different content words it has."""
     slack: float
     """Share of the mass that grammar words hold; found or not, it is never much."""
 
@@ -48,12 +51,7 @@ class SkillIndex:
     """The same words without marks."""
     marked_folds: frozenset[str]
     """Those of `folds` that some word of the skill writes with marks."""
-    slack: float
-    """The largest slack of its phrases."""
     vocabulary: Vocabulary
-    phrases: tuple[Phrase, ...]
-    phrase_shares: Mapping[str, tuple[tuple[int, float], ...]]
-    """Comparison key of a content word: (number of the phrase, the word's share of it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +59,9 @@ class CatalogIndex:
     """Where each word stands. Shares are parts of a phrase's, or of a name's, whole weight."""
 
     skills: tuple[SkillIndex, ...]
-    reach: Mapping[str, tuple[tuple[int, float], ...]]
-    """Comparison key of a content word: (skill, its largest share of any phrase there)."""
+    phrases: tuple[Phrase, ...]
+    postings: Mapping[str, tuple[tuple[int, float], ...]]
+    """Comparison key of a content word: (number of a phrase, the word's share of it)."""
     folded: Mapping[str, tuple[str, ...]]
     """Word without marks: the keys it may stand for, other than itself."""
     names: Mapping[str, tuple[tuple[int, float], ...]]
@@ -92,18 +91,22 @@ def word_weight(index: CatalogIndex, token: Token) -> float:
 
 def _build(catalog: Catalog) -> CatalogIndex:
     weights = _weights(catalog)
-    skills = tuple(_skill(manifest, weights) for manifest in catalog.skills)
-    reach: dict[str, list[tuple[int, float]]] = {}
+    skills = tuple(map(_skill, catalog.skills))
+    phrases: list[Phrase] = []
+    postings: dict[str, list[tuple[int, float]]] = {}
     folded: dict[str, dict[str, None]] = {}
     names: dict[str, list[tuple[int, float]]] = {}
     keywords: dict[str, dict[tuple[str, ...], list[tuple[int, int]]]] = {}
     spelled: dict[tuple[str, ...], tuple[Token, ...]] = {}
     for number, skill in enumerate(skills):
-        for key, shares in skill.phrase_shares.items():
-            reach.setdefault(key, []).append((number, max(share for _, share in shares)))
-        for word in (word for phrase in skill.phrases for word in phrase.words):
-            if word.folded != word.key and not is_filler(word):
-                folded.setdefault(word.folded, {})[word.key] = None
+        for text in (*skill.manifest.triggers.en, *skill.manifest.triggers.vi):
+            phrase, shares = _phrase(number, text, weights)
+            for key, share in shares.items():
+                postings.setdefault(key, []).append((len(phrases), share))
+            for word in phrase.words:
+                if word.folded != word.key and not is_filler(word):
+                    folded.setdefault(word.folded, {})[word.key] = None
+            phrases.append(phrase)
         total_name = sum(weights[word.key] for word in skill.name_words)
         for word in skill.name_words:
             names.setdefault(word.key, []).append((number, weights[word.key] / total_name))
@@ -114,7 +117,8 @@ def _build(catalog: Catalog) -> CatalogIndex:
                 keywords.setdefault(start, {}).setdefault(written, []).append((number, place))
     return CatalogIndex(
         skills=skills,
-        reach={key: tuple(found) for key, found in reach.items()},
+        phrases=tuple(phrases),
+        postings={key: tuple(found) for key, found in postings.items()},
         folded={word: tuple(found) for word, found in folded.items()},
         names={key: tuple(found) for key, found in names.items()},
         keywords={
@@ -143,28 +147,25 @@ def _weights(catalog: Catalog) -> dict[str, float]:
     return {word: (total - count + 1) / total for word, count in shared.items()}
 
 
-def _skill(manifest: SkillManifest, weights: Mapping[str, float]) -> SkillIndex:
-    phrases: list[Phrase] = []
-    shares: dict[str, list[tuple[int, float]]] = {}
-    for text in (*manifest.triggers.en, *manifest.triggers.vi):
-        words = tokenise(text)
-        masses = tuple(FILLER_WEIGHT if is_filler(w) else weights[w.key] for w in words)
-        mass = sum(masses)
-        content = {w.key: m / mass for w, m in zip(words, masses, strict=True) if not is_filler(w)}
-        for key, share in content.items():
-            shares.setdefault(key, []).append((len(phrases), share))
-        phrases.append(Phrase(words, masses, mass, 1.0 - sum(content.values())))
+def _phrase(skill: int, text: str, weights: Mapping[str, float]) -> tuple[Phrase, dict[str, float]]:
+    """The phrase, and each content word's share of its mass."""
+    words = tokenise(text)
+    masses = tuple(FILLER_WEIGHT if is_filler(w) else weights[w.key] for w in words)
+    mass = sum(masses)
+    shares = {w.key: m / mass for w, m in zip(words, masses, strict=True) if not is_filler(w)}
+    slack = 1.0 - sum(shares.values())
+    return Phrase(skill, words, masses, mass, len(shares), slack), shares
+
+
+def _skill(manifest: SkillManifest) -> SkillIndex:
     everything = [word for group in _words(manifest) for word in group]
     return SkillIndex(
         manifest=manifest,
         skill_name=manifest.skill_name,
-        slack=max(phrase.slack for phrase in phrases),
         name_words=tuple(t for t in tokenise(manifest.name) if t.folded not in _REGION_WORDS),
         keywords=tuple(words for k in manifest.keywords if (words := tokenise(k))),
         keys=frozenset(w.key for w in everything),
         folds=frozenset(w.folded for w in everything),
         marked_folds=frozenset(w.folded for w in everything if w.marked),
         vocabulary=skill_words(manifest.triggers, manifest.keywords),
-        phrases=tuple(phrases),
-        phrase_shares={key: tuple(found) for key, found in shares.items()},
     )
