@@ -10,7 +10,7 @@ import base64
 import datetime as dt
 import uuid
 from collections.abc import Collection, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import ARRAY, ColumnElement, Row, Select, Text, func, literal, null, select, tuple_
 from sqlalchemy import cast as sql_cast
@@ -22,6 +22,7 @@ from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, RunIndex
 
 __all__ = [
     "EARLIER",
+    "AnySelect",
     "audit_rows",
     "decisions",
     "event_rows",
@@ -32,6 +33,8 @@ __all__ = [
     "to_cursor",
     "write_rows",
 ]
+
+AnySelect: TypeAlias = "Select[*tuple[Any, ...]]"
 
 EARLIER: Final = dt.timedelta(hours=1)
 """A row may be this much older than its run's first: a transaction that began before the one that
@@ -56,7 +59,7 @@ def span(index: Row[Any]) -> tuple[dt.datetime, dt.datetime]:
     return index.first_at - EARLIER, index.newest_at
 
 
-def index_rows(tenant_id: uuid.UUID) -> Select[Any]:
+def index_rows(tenant_id: uuid.UUID) -> AnySelect:
     """The tenant's rows of the index."""
     return select(RunIndex.__table__).where(RunIndex.tenant_id == tenant_id)
 
@@ -69,11 +72,11 @@ def event_rows(
     limit: int,
     kinds: Collection[str] | None,
     with_state: bool,
-) -> Select[Any]:
+) -> AnySelect:
     """Log rows by seq; with the state in full and LangGraph's document, or without both."""
     row, holder = LogRow, aliased(LogRow)
     between = span(index)
-    query: Select[Any] = select(
+    query: AnySelect = select(
         row.checkpoint_id,
         row.run_id,
         row.parent_checkpoint_id,
@@ -122,7 +125,7 @@ def event_rows(
     return query.order_by(row.seq, row.created_at).limit(limit)
 
 
-def audit_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
+def audit_rows(tenant_id: uuid.UUID, index: Row[Any]) -> AnySelect:
     """The run's chain, in order."""
     return (
         select(
@@ -141,7 +144,7 @@ def audit_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
     )
 
 
-def write_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
+def write_rows(tenant_id: uuid.UUID, index: Row[Any]) -> AnySelect:
     """Every version of every pending write of the run.
 
     By its threads: the table's key begins with them, and it has no index on runs.
@@ -175,7 +178,7 @@ def write_rows(tenant_id: uuid.UUID, index: Row[Any]) -> Select[Any]:
     )
 
 
-def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> Select[Any]:
+def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     """The routing decisions of runs that lie in the same months."""
     spans = [span(row) for row in group]
     return (

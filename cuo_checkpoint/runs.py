@@ -125,8 +125,9 @@ class RunReader:
 
     def get_run(self, run_id: uuid.UUID | str) -> RunSummary | None:
         """One run, by UUID or ULID; None when this tenant has no such run."""
+        run = _run_id(run_id)
         with reading(self._engine, self.tenant_id) as conn:
-            index = self._index(conn, run_id)
+            index = self._index(conn, run)
             return None if index is None else self._summaries(conn, [index])[0]
 
     def events(
@@ -143,8 +144,9 @@ class RunReader:
         With `with_state` each row's state stands in full, also where the rows of a superstep
         share it. A page of 1000 such rows may be large: states go up to 5 MB each.
         """
+        run = _run_id(run_id)
         with reading(self._engine, self.tenant_id) as conn:
-            index = self._index(conn, run_id)
+            index = self._index(conn, run)
             if index is None:
                 return []
             query = run_queries.event_rows(
@@ -159,8 +161,9 @@ class RunReader:
 
     def audit(self, run_id: uuid.UUID | str) -> list[AuditRecord]:
         """The run's audit chain in order, unchecked; empty for a run unknown here."""
+        run = _run_id(run_id)
         with reading(self._engine, self.tenant_id) as conn:
-            index = self._index(conn, run_id)
+            index = self._index(conn, run)
             if index is None:
                 return []
             return [
@@ -170,8 +173,9 @@ class RunReader:
 
     def writes(self, run_id: uuid.UUID | str) -> list[WriteRecord]:
         """Every version of every pending write of the run, by (seq, task_id, idx)."""
+        run = _run_id(run_id)
         with reading(self._engine, self.tenant_id) as conn:
-            index = self._index(conn, run_id)
+            index = self._index(conn, run)
             if index is None:
                 return []
             return [
@@ -194,8 +198,8 @@ class RunReader:
             raise RunUnknown(f"there is no run {run} in this tenant")
         return result
 
-    def _index(self, conn: Connection, run_id: uuid.UUID | str) -> Row[Any] | None:
-        query = run_queries.index_rows(self.tenant_id).where(RunIndex.run_id == _run_id(run_id))
+    def _index(self, conn: Connection, run_id: uuid.UUID) -> Row[Any] | None:
+        query = run_queries.index_rows(self.tenant_id).where(RunIndex.run_id == run_id)
         return conn.execute(query).one_or_none()
 
     def _summaries(self, conn: Connection, rows: Sequence[Row[Any]]) -> list[RunSummary]:
