@@ -24,6 +24,8 @@ class PersonaRow(NamedTuple):
     matrix: tuple[str, ...]
 
 
+# fmt: off
+# Word lists read as lists of words, not as one word a line.
 PERSONA_ROWS: Final[tuple[PersonaRow, ...]] = (
     PersonaRow(
         short="genie",
@@ -229,3 +231,4 @@ PERSONA_ROWS: Final[tuple[PersonaRow, ...]] = (
         ),
     ),
 )
+# fmt: on

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +247,20 @@ def test_any_text_is_scored(text: str) -> None:
 def test_a_flood_of_words_cannot_push_a_skill_up() -> None:
     """Far more text than any request: what is not read counts as unexplained."""
     assert path_of(score("validate MST 0301479073 " + "lorem " * 5000)) in ("cascade", "defer")
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["1.", "1,000", "a@", "a.b@c.", "1 ", "0-", "for ", "cho ACME ", "về ", "\u0301", "đừng "],
+)
+def test_hostile_text_costs_no_more_than_its_length(unit: str) -> None:
+    """Eight thousand characters of anything take a small part of a second (about 25 ms)."""
+    text = (unit * 8000)[:8000]
+    started = time.thread_time()
+    assert path_of(score(text)) != "auto"
+    assert time.thread_time() - started < 1.0
+
+
+def test_an_empty_catalogue_recognises_nothing() -> None:
+    """No skills, no candidates, no failure."""
+    assert score("validate MST 0301479073", catalog=Catalog.of([])) == []
