@@ -328,7 +328,7 @@ def _keep(
             if len(descendants(os.getpid())) > crowd:
                 verdict = "crowd 9"
     # With namespaces this one act ends the tree: process 1 goes, and all it holds with it.
-    _signal_all([child], signal.SIGKILL)
+    _signal_all([-child, child], signal.SIGKILL)
     kill_tree(os.getpid(), reap=True)
     os.set_blocking(reader, False)
     try:
