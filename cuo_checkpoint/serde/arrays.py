@@ -84,10 +84,11 @@ def _read_array(dec: Decoder, tree: Tree, depth: int) -> Any:
     raw = base64.b64decode(expect(tree["$ndarray"], str), validate=True)
     if math.prod(shape) * dtype.itemsize != len(raw) or any(length < 0 for length in shape):
         raise Broken("numpy.ndarray", "bytes that do not fill its shape")
-    order = expect(tree["$order"], str)
+    order = tree["$order"]
+    if order not in ("C", "F") or tree.get("$readonly", True) is not True:
+        raise Broken("numpy.ndarray", "malformed")
     value = numpy.ndarray(shape, dtype, buffer=raw or None, order=order).copy(order=order)
-    if "$readonly" in tree:
-        value.flags.writeable = tree["$readonly"] is not True
+    value.flags.writeable = "$readonly" not in tree
     return value
 
 

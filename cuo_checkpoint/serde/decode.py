@@ -179,6 +179,8 @@ class Decoder:
             return self._plain(tree, tree if self._consume else tree.copy(), depth)
         if not shape.annotations or shape.annotations == _ONLY_KEYS:
             members = _arranged(tree, shape, ())
+            if shape.annotations and tuple(members) == shape.members:
+                raise Broken(KEYS, "says what is so without it")
             return _unescaped(self._plain(members, members, depth), shape)
         name, tag = self._tags.find(shape)
         try:

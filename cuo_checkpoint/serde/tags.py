@@ -219,7 +219,8 @@ _ORDERS: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
 def own_order(keys: list[JsonValue], members: tuple[str, ...]) -> tuple[str, ...]:
     """The order `$keys` gives to `members`; Broken unless it lists each of them once."""
     order = tuple(keys)
-    # Only a str equals a str, so a pair that is known consists of names.
+    if not set(map(type, order)) <= {str}:
+        raise Broken(KEYS, "holds something that is no name")
     if (members, order) not in _ORDERS:
         if len(order) != len(members) or set(order) != set(members):
             raise Broken(KEYS, "does not list the object's members")
