@@ -23,7 +23,15 @@ import rfc8785
 
 from cuo_checkpoint.errors import SerialiseError, UnserialisableValue
 
-__all__ = ["MAX_SAFE_INTEGER", "JsonValue", "canonical_bytes", "first_offence", "sha256_hex"]
+__all__ = [
+    "MAX_SAFE_INTEGER",
+    "SMALLEST_SAME_FLOAT",
+    "JsonValue",
+    "canonical_bytes",
+    "encoded_bytes",
+    "first_offence",
+    "sha256_hex",
+]
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -32,6 +40,9 @@ MAX_SAFE_INTEGER = 2**53 - 1
 
 SMALLEST_SAME_FLOAT = 1e-5
 """Below this magnitude orjson and RFC 8785 may spell a number differently."""
+
+_BEYOND_BMP = (b"\xf0", b"\xf1", b"\xf2", b"\xf3", b"\xf4")
+"""First bytes of the UTF-8 form of characters beyond the Basic Multilingual Plane."""
 
 _STRICT = (
     orjson.OPT_STRICT_INTEGER
@@ -60,6 +71,20 @@ def canonical_bytes(tree: JsonValue) -> bytes:
         return orjson.dumps(_respelled(tree), option=_STRICT)
     except TypeError as error:  # pragma: no cover - the tree passed once already
         raise _explain(tree) from error
+
+
+def encoded_bytes(tree: JsonValue) -> bytes:
+    """`canonical_bytes` of a tree the serialiser has just made, without looking at it again.
+
+    Such a tree holds only numbers both libraries spell alike, so keys beyond the BMP are all that
+    is left to differ. On any other tree the result may be wrong (NaN becomes null): use
+    `canonical_bytes`. Raises SerialiseError for a tree deeper than 254 levels.
+    """
+    try:
+        fast = orjson.dumps(tree, option=_STRICT | orjson.OPT_SORT_KEYS)
+    except TypeError as error:
+        raise _explain(tree) from error
+    return canonical_bytes(tree) if any(lead in fast for lead in _BEYOND_BMP) else fast
 
 
 def sha256_hex(data: bytes) -> str:

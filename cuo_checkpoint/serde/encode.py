@@ -145,7 +145,7 @@ class Encoder:
             trees = self._members(values, depth)
             head.update(zip(natural, trees.values(), strict=True))
             return head
-        if not set(map(type, names)) <= _STR:
+        if not _STR.issuperset(map(type, names)):
             raise Refused("dict", "an attribute's name is not a str")
         shape = layout(names, natural)
         if shape is not None and shape.names is None:
@@ -208,7 +208,7 @@ class Encoder:
             self.enter(value, depth)
         names = tuple(value)
         # The type check comes before the look-up: a str enum equals a str and hashes like it.
-        if not set(map(type, names)) <= _STR:
+        if not _STR.issuperset(map(type, names)):
             return {"$dict": self.pairs(value, depth + 1)}
         shape = layout(names)
         if shape is None:
@@ -261,6 +261,8 @@ class Encoder:
 
 def _respell(trees: dict[str, JsonValue], shape: Layout) -> dict[str, JsonValue]:
     names = shape.names or ()
+    if not shape.escaped:
+        return {**trees, KEYS: list(names)}
     out: dict[str, JsonValue] = dict(zip(names, trees.values(), strict=True))
     if shape.keys:
         out[KEYS] = list(names)

@@ -49,11 +49,8 @@ def read_big_integer(text: str) -> int:
 
 def is_plain_float(value: float) -> bool:
     """Whether RFC 8785, jsonb and orjson all keep `value` a number with a fraction."""
-    return (
-        value - value == 0.0  # neither NaN nor infinite
-        and not value.is_integer()
-        and not -SMALLEST_SAME_FLOAT < value < SMALLEST_SAME_FLOAT
-    )
+    # NaN fails every comparison; beyond the upper limit every float is integral.
+    return SMALLEST_SAME_FLOAT <= abs(value) < MAX_SAFE_INTEGER and value % 1.0 != 0.0
 
 
 def odd_float(value: float) -> str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from cuo_checkpoint.canonical import JsonValue
+from cuo_checkpoint.canonical import JsonValue, encoded_bytes
 from cuo_checkpoint.errors import DeserialiseError, UnserialisableValue
 from cuo_checkpoint.serde import arrays, containers, failures, stdlib
 from cuo_checkpoint.serde.arrays import ArrayPlan
@@ -105,6 +105,13 @@ class Serializer:
     def dumps(self, value: object, *, path: str = "") -> str:
         """JSON text of `encode(value)`, fit for a jsonb parameter."""
         return trusted_text(self._encode(value, path, share=True))
+
+    def dumps_canonical(self, value: object, *, path: str = "") -> bytes:
+        """The canonical bytes of `encode(value)`: what is hashed, and as fit for jsonb as `dumps`.
+
+        Decoding does not depend on the order of members in a text, so one pass serves both.
+        """
+        return encoded_bytes(self._encode(value, path, share=True))
 
     def loads(self, text: str | bytes) -> Any:
         """The value of a text made by `dumps`, also as jsonb reprints it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cuo_checkpoint.canonical import JsonValue
 
@@ -153,6 +153,7 @@ class Layout(NamedTuple):
 
     names: tuple[str, ...] | None
     keys: bool
+    escaped: bool
 
 
 class TreeLayout(NamedTuple):
@@ -198,10 +199,11 @@ def layout(names: tuple[str, ...], natural: tuple[str, ...] = ()) -> Layout | No
 
 def _layout(names: tuple[str, ...], natural: tuple[str, ...]) -> Layout | None:
     if not all(map(storable, names)):
-        return Layout(None, keys=True)
+        return Layout(None, keys=True, escaped=True)
     escaped = tuple(map(escape_name, names))
     keys = escaped != natural_order(escaped, natural)
-    return Layout(escaped, keys) if keys or escaped != names else None
+    changed = escaped != names
+    return Layout(escaped, keys, changed) if keys or changed else None
 
 
 def natural_order(names: tuple[str, ...], natural: tuple[str, ...]) -> tuple[str, ...]:
@@ -213,22 +215,24 @@ def natural_order(names: tuple[str, ...], natural: tuple[str, ...]) -> tuple[str
     return (*known, *jsonb_sorted(present.difference(known)))
 
 
-_ORDERS: dict[tuple[tuple[str, ...], tuple[str, ...]], None] = {}
+_ORDERS: dict[tuple[tuple[str, ...], tuple[str, ...]], tuple[str, ...]] = {}
 
 
 def own_order(keys: list[JsonValue], members: tuple[str, ...]) -> tuple[str, ...]:
     """The order `$keys` gives to `members`; Broken unless it lists each of them once."""
-    order = tuple(keys)
-    if not set(map(type, order)) <= {str}:
-        raise Broken(KEYS, "holds something that is no name")
-    if (members, order) not in _ORDERS:
-        if len(order) != len(members) or set(order) != set(members):
-            raise Broken(KEYS, "does not list the object's members")
-        if len(_ORDERS) >= _MOST_SHAPES:
-            _ORDERS.clear()
-        if _worth_keeping(members, len(_ORDERS)):
-            _ORDERS[members, order] = None  # type: ignore[index]
-    return order  # type: ignore[return-value]
+    key: Any = (members, tuple(keys))
+    try:
+        return _ORDERS[key]
+    except (KeyError, TypeError):
+        pass
+    order = tuple(name for name in keys if type(name) is str)
+    if len(order) != len(keys) or len(order) != len(members) or set(order) != set(members):
+        raise Broken(KEYS, "does not list the object's members")
+    if len(_ORDERS) >= _MOST_SHAPES:
+        _ORDERS.clear()
+    if _worth_keeping(members, len(_ORDERS)):
+        _ORDERS[members, order] = order
+    return order
 
 
 def natural_names(names: Iterable[str]) -> tuple[str, ...]:

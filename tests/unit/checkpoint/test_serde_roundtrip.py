@@ -20,6 +20,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
@@ -41,7 +42,7 @@ from langgraph.types import Command, GraphOutput, Interrupt, Overwrite, Send, St
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
 from pydantic import v1 as pydantic_v1
 
-from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.canonical import canonical_bytes, encoded_bytes
 from cuo_checkpoint.serde import Serializer, StoredError, text_to_tree, tree_to_text
 
 # --- classes to store ---------------------------------------------------------------------------
@@ -552,3 +553,6 @@ def test_canonical_bytes_survive_jsonb(value: Any) -> None:
     """No encoded tree is changed by the database, down to the last byte of its canonical form."""
     tree = SERDE.encode(value)
     assert canonical_bytes(text_to_tree(jsonb(tree_to_text(tree)))) == canonical_bytes(tree)
+    raw = SERDE.dumps_canonical(value)
+    assert raw == encoded_bytes(tree) == canonical_bytes(tree) == rfc8785.dumps(tree)
+    assert same(SERDE.loads(raw), value)
