@@ -25,6 +25,32 @@ from cuo_checkpoint.serde import text_to_tree
 
 OWNER = "cyberos_owner"
 APP = "cyberos_app"
+# Columns a digest quotes as they are; ids, times and digests are spelled out beside them.
+LOG_COLUMNS = (
+    "checkpoint_ns",
+    "edge_from",
+    "edge_to",
+    "kind",
+    "lg_checkpoint_id",
+    "lg_parent_id",
+    "node_name",
+    "ordinal",
+    "phase",
+    "seq",
+    "step",
+    "thread_id",
+    "trace_id",
+)
+WRITE_COLUMNS = (
+    "channel",
+    "checkpoint_ns",
+    "idx",
+    "lg_checkpoint_id",
+    "seq",
+    "task_id",
+    "task_path",
+    "thread_id",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,13 +240,7 @@ class Lens:
             assert state == row["state_sha256"], f"state of {_word(row)}"
             if row["langgraph_text"] is not None:
                 assert _digest(row["langgraph_text"]) == row["langgraph_sha256"]
-            said = {
-                name: row[name]
-                for name in (
-                    "checkpoint_ns edge_from edge_to kind lg_checkpoint_id lg_parent_id node_name"
-                    " ordinal phase seq step thread_id trace_id"
-                ).split()
-            } | {
+            said = {name: row[name] for name in LOG_COLUMNS} | {
                 "checkpoint_id": str(row["checkpoint_id"]),
                 "created_at": _time(row["created_at"]),
                 "langgraph_sha256": _hex(row["langgraph_sha256"]),
@@ -239,12 +259,7 @@ class Lens:
         sets: dict[tuple[str, int], bytes] = {}
         for row in writes:
             assert _digest(row["value_text"]) == row["value_sha256"]
-            said = {
-                name: row[name]
-                for name in (
-                    "channel checkpoint_ns idx lg_checkpoint_id seq task_id task_path thread_id"
-                ).split()
-            } | {
+            said = {name: row[name] for name in WRITE_COLUMNS} | {
                 "created_at": _time(row["created_at"]),
                 "run_id": str(row["run_id"]),
                 "tenant_id": str(row["tenant_id"]),
