@@ -24,7 +24,7 @@ __all__ = [
 
 APPEND: Final[LiteralString] = (
     "SELECT status, seq, at, run FROM {schema}.cuo_append("
-    "%s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s, %s, %s::jsonb, %s, %s,"
+    "%s, %s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb, %s, %s, %s::jsonb,"
     " %s::text[], %s::text[], %s, %s, %s, %s, %s)"
 )
 """Append everything that belongs to one put or put_writes, in one transaction."""
@@ -34,8 +34,10 @@ RECORD_REFUSED: Final[LiteralString] = (
 )
 """Record a refused overwrite, in a transaction of its own."""
 
-CLAIM: Final[LiteralString] = "SELECT {schema}.cuo_claim(%s, %s, %s, %s, %s, %s::jsonb, %s)"
-"""Claim the one right to run an effect of a run."""
+CLAIM: Final[LiteralString] = (
+    "SELECT {schema}.cuo_claim(%s, %s, %s, %s, %s, %s::jsonb, %s, %s::text[])"
+)
+"""Claim the one right to run an effect of a run; a person's answer is told in its chain."""
 
 GET: Final[LiteralString] = (
     "SELECT lg_id, lg_parent, run_id, state::text, langgraph::text, writes::text, events, open_run, deleted, at"

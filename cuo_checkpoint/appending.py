@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import ids
+from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.configs import CallConfig
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import InvalidIdentifier, SerialiseError
@@ -20,18 +22,37 @@ from cuo_checkpoint.records import (
     Encoded,
     Event,
     Phase,
+    WriteSet,
     encode_state,
     encode_tree,
     rows_json,
-    writes_json,
+    write_sets_json,
 )
 from cuo_checkpoint.serde import text_to_tree
 from cuo_checkpoint.tracker import RunTracker
 
-__all__ = ["AppendPlans"]
+__all__ = ["Append", "AppendPlans"]
 
 _ARRIVAL_SECONDS: Final = 2.0
 """How long a put waits for put_writes calls that LangGraph has submitted but not begun."""
+
+
+@dataclass(slots=True)
+class Append:
+    """Everything that goes into one append. `run` is (run_id, trace_id)."""
+
+    call: CallConfig
+    run: tuple[uuid.UUID, str]
+    checkpoint_id: str = ""
+    parent_id: str | None = None
+    events: Sequence[Event] = ()
+    document: Encoded | None = None
+    state: Encoded | None = None
+    writes: Sequence[WriteSet] = ()
+    outbox: Sequence[tuple[str, str]] = ()
+    run_state: str | None = None
+    adopt: bool = False
+    chain_parent: bool = False
 
 
 class AppendPlans(ReadPlans):
@@ -45,26 +66,16 @@ class AppendPlans(ReadPlans):
         if call.run_id is None:
             raise InvalidIdentifier("run_id", "is missing from config['configurable']")
         encoded = encode_state(self.serializer, state)
-        yield self._append(
-            self._append_params(
-                call,
-                (call.run_id, call.trace_id or ids.ZERO_TRACE),
-                "",
-                None,
-                [event],
-                None,
-                encoded,
-                [],
-                "",
-                "",
-                [],
-                None,
-                adopt=False,
-                chain_parent=True,
-            )
-        )
+        run = (call.run_id, call.trace_id or ids.ZERO_TRACE)
+        yield self._append(Append(call, run, events=[event], state=encoded, chain_parent=True))
 
-    def claim(self, config: RunnableConfig, name: str, value: Any) -> Plan[bool]:
+    def claim(
+        self,
+        config: RunnableConfig,
+        name: str,
+        value: Any,
+        approval: Mapping[str, Any] | None = None,
+    ) -> Plan[bool]:
         call = self.config(config)
         live = self.runs.find(call.control)
         run_id = live.tracker.run_id if live and live.tracker else call.run_id
@@ -73,58 +84,51 @@ class AppendPlans(ReadPlans):
         trace = (
             live.tracker.trace_id if live and live.tracker else (call.trace_id or ids.ZERO_TRACE)
         )
-        encoded = encode_tree(self.serializer.encode(value))
-        rows = yield Call(
-            self.statements.claim,
-            (call.tenant_id, call.thread_id, run_id, trace, name, encoded.text, encoded.sha256),
-        )
+        claimed = (name, encode_tree(self.serializer.encode(value)))
+        told = [
+            canonical_bytes({**approval, "counted": counted}).decode()
+            for counted in (True, False)
+            if approval is not None
+        ]
+        rows = yield self._claim(call, (run_id, trace), claimed, told or None)
         return bool(rows[0][0])
 
-    def _append(self, params: list[Any]) -> Call:
-        return Call(self.statements.append, params, [*params[:-1], True])
-
-    def _append_params(
+    def _claim(
         self,
         call: CallConfig,
         run: tuple[uuid.UUID, str],
-        lg_id: str,
-        lg_parent: str | None,
-        events: Sequence[Event],
-        document: Encoded | None,
-        state: Encoded | None,
-        items: Sequence[tuple[int, str, Encoded]],
-        task_id: str,
-        task_path: str,
-        outbox: Sequence[tuple[str, str]],
-        run_state: str | None,
-        *,
-        adopt: bool,
-        chain_parent: bool,
-    ) -> list[Any]:
-        text = state.text if state is not None else None
-        return [
-            call.tenant_id,
-            call.thread_id,
-            call.ns,
-            run[0],
-            run[1],
-            lg_id,
-            lg_parent,
-            rows_json(events, document),
-            text,
+        claimed: tuple[str, Encoded],
+        told: list[str] | None = None,
+    ) -> Call:
+        name, value = claimed
+        return Call(
+            self.statements.claim,
+            (call.tenant_id, call.thread_id, *run, name, value.text, value.sha256, told),
+        )
+
+    def _append(self, what: Append) -> Call:
+        """The statement for one append. Repeated after a lost connection, it finds its own rows."""
+        state = what.state
+        params = [
+            what.call.tenant_id,
+            what.call.thread_id,
+            what.call.ns,
+            *what.run,
+            what.checkpoint_id,
+            what.parent_id,
+            rows_json(what.events, what.document),
+            state.text if state is not None else None,
             state.sha256 if state is not None else None,
-            text is not None and len(text) > SHARE_ABOVE_BYTES,
-            writes_json(items) if items else None,
-            task_id,
-            task_path,
-            [kind for kind, _ in outbox],
-            [body for _, body in outbox],
-            run_state,
+            state is not None and len(state.text) > SHARE_ABOVE_BYTES,
+            write_sets_json(what.writes),
+            [kind for kind, _ in what.outbox],
+            [body for _, body in what.outbox],
+            what.run_state,
             self.strict_parent,
-            adopt,
-            chain_parent,
-            False,
+            what.adopt,
+            what.chain_parent,
         ]
+        return Call(self.statements.append, [*params, False], [*params, True])
 
     def _tracker(self, call: CallConfig, live: LiveRun, *, fresh_input: bool) -> Plan[RunTracker]:
         tracker, abandoned = self.runs.tracker(call, live, fresh_input=fresh_input)
@@ -137,19 +141,8 @@ class AppendPlans(ReadPlans):
     def _abandon(self, call: CallConfig, held: Mapping[str, Any]) -> Plan[None]:
         """Closes a run whose process went away and whose lease ran out; the claim decides who does."""
         run_id = uuid.UUID(held["run_id"])
-        value = encode_tree({"by": "new run"})
-        rows = yield Call(
-            self.statements.claim,
-            (
-                call.tenant_id,
-                call.thread_id,
-                run_id,
-                held["trace_id"],
-                "abandon",
-                value.text,
-                value.sha256,
-            ),
-        )
+        run = (run_id, str(held["trace_id"]))
+        rows = yield self._claim(call, run, ("abandon", encode_tree({"by": "new run"})))
         if rows[0][0]:
             last = uuid.UUID(held["last"]) if held.get("last") else None
             event = Event(
@@ -166,7 +159,7 @@ class AppendPlans(ReadPlans):
                     }
                 },
             )
-            yield from self._lone_events(call, (run_id, held["trace_id"]), [event])
+            yield from self._lone_events(call, run, [event])
 
     def _fail_run(self, call: CallConfig, error: SerialiseError) -> Plan[None]:
         """A state that cannot be stored ends its run; the row carries the last persisted state."""
@@ -185,24 +178,8 @@ class AppendPlans(ReadPlans):
         rows = yield Call(self.statements.get, (call.tenant_id, call.thread_id, "", None, False))
         stored, lg_id = rows[0][3], rows[0][0]
         state = encode_tree(text_to_tree(stored)) if stored else encode_tree({})
-        yield self._append(
-            self._append_params(
-                call.at(call.thread_id, ""),
-                run,
-                lg_id or "",
-                None,
-                events,
-                None,
-                state,
-                [],
-                "",
-                "",
-                [],
-                None,
-                adopt=False,
-                chain_parent=False,
-            )
-        )
+        root = call.at(call.thread_id, "")
+        yield self._append(Append(root, run, lg_id or "", events=events, state=state))
 
     def _after_its_put(self, live: LiveRun, ns: str, checkpoint_id: str) -> Plan[None]:
         """Lets the put of a checkpoint commit before writes to it: their rows hang under its rows.

@@ -15,10 +15,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from cuo_checkpoint import derive, ids
-from cuo_checkpoint.appending import AppendPlans
+from cuo_checkpoint.appending import Append, AppendPlans
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.configs import metadata_of, tuple_config
-from cuo_checkpoint.db import Call, Plan
+from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import CheckpointConflict, InvalidIdentifier, SerialiseError
 from cuo_checkpoint.reading import Page
 from cuo_checkpoint.rebuild import Pending
@@ -28,19 +28,23 @@ from cuo_checkpoint.records import (
     Encoded,
     Event,
     Phase,
+    WriteSet,
     encode_state,
     encode_tree,
     langgraph_tree,
     split_channels,
 )
 from cuo_checkpoint.serde import text_to_tree
-from cuo_checkpoint.tracker import RunTracker
+from cuo_checkpoint.tracker import Parked, RunTracker
 
 __all__ = ["OUTBOX_CHANNEL", "Page", "Plans"]
 
 OUTBOX_CHANNEL: Final = "cuo_audit_outbox"
 """Reserved channel: audit rows a node hands to the store, [{"kind": ..., "body": {...}}]. They are
 chained in the transaction of the superstep that wrote the channel."""
+
+_HOLD_SECONDS: Final = 0.01
+"""How long writes wait to be carried by the put that follows them."""
 
 _WRITE_INDEX: Final = {"__error__": -1, "__scheduled__": -2, "__interrupt__": -3, "__resume__": -4}
 
@@ -63,8 +67,9 @@ class Plans(AppendPlans):
             document = encode_tree(langgraph_tree(self.serializer, checkpoint, merged, hidden))
             outbox = self._outbox(checkpoint, new_versions)
             committed: Future[None] | None = None
-        except SerialiseError as error:
-            yield from self._fail_run(call, error)
+            parked: list[Parked] = []
+        except SerialiseError as unfit:
+            yield from self._fail_run(call, unfit)
             raise
         live = self.runs.find(call.control)
         if live is None:
@@ -82,7 +87,7 @@ class Plans(AppendPlans):
             run_id = call.run_id or ids.run_id_of(merged.get("run_id")) or ids.new_id()
             adopt = call.run_id is None and merged.get("run_id") is None
             run = (run_id, call.trace_id or ids.ZERO_TRACE)
-            run_state = None if adopt else "closed"
+            run_state: str | None = "direct"
         else:
             fresh_input = metadata.get("source") == "input" and call.ns == ""
             tracker = yield from self._tracker(call, live, fresh_input=fresh_input)
@@ -94,10 +99,11 @@ class Plans(AppendPlans):
                 run = (tracker.run_id, tracker.trace_id)
                 run_state = "open" if tracker.wake else None
                 tracker.wake = False
+                parked = tracker.take_parked(call.ns)
             adopt = False
             committed = Future()
             live.puts[call.ns] = (checkpoint["id"], committed)
-        params = self._append_params(
+        append = Append(
             call,
             run,
             checkpoint["id"],
@@ -105,17 +111,17 @@ class Plans(AppendPlans):
             events,
             document,
             state,
-            [],
-            "",
-            "",
+            [one.writes for one in parked],
             outbox,
             run_state,
-            adopt=adopt,
+            adopt,
             chain_parent=live is None,
         )
+        ended: BaseException | None = None
         try:
-            yield self._append(params)
-        except CheckpointConflict:
+            yield self._append(append)
+        except CheckpointConflict as refused:
+            ended = refused
             yield Call(
                 self.statements.record_refused,
                 (
@@ -129,7 +135,12 @@ class Plans(AppendPlans):
                 ),
             )
             raise
+        except BaseException as failed:
+            ended = failed
+            raise
         finally:
+            for one in parked:
+                one.settle(ended)
             if committed is not None:
                 committed.set_result(None)
         return tuple_config(call, checkpoint["id"])
@@ -149,21 +160,20 @@ class Plans(AppendPlans):
             (_WRITE_INDEX.get(channel, index), channel, self._encode_write(channel, value))
             for index, (channel, value) in enumerate(writes)
         ]
+        write_set = WriteSet(call.checkpoint_id, task_id, task_path, items)
         live = self.runs.find(call.control)
         kinds: list[tuple[str, str]] = []
         events: list[Event] = []
         run_state: str | None = None
-        done: Future[None] | None = None
         state: Encoded | None = None
         tracker: RunTracker | None = None
         if live is None:
             run = (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
+            run_state = "direct"
         else:
             yield from self._after_its_put(live, call.ns, call.checkpoint_id)
             tracker = yield from self._tracker(call, live, fresh_input=False)
-            done = Future()
             with tracker.lock:
-                tracker.in_flight.setdefault(call.ns, {})[task_id + task_path] = done
                 space = tracker.namespace(call.ns)
                 summary = derive.summarise_writes(writes)
                 if space.checkpoint_id == call.checkpoint_id:
@@ -179,33 +189,44 @@ class Plans(AppendPlans):
                 elif tracker.wake:
                     run_state = "open"
                 tracker.wake = False
-        params = self._append_params(
+                if events or kinds or run_state:
+                    tracker.under_way(call.ns, write_set)
+            # Nothing but writes: the put that follows at once takes them along, so that a
+            # superstep is one commit. Nobody is told they are stored before they are.
+            alone = bool(events or kinds or run_state)
+            if not alone and (yield from self._carried(tracker, call.ns, write_set)):
+                return
+        append = Append(
             call,
             run,
             call.checkpoint_id,
-            None,
-            events,
-            None,
-            state,
-            items,
-            task_id,
-            task_path,
-            kinds,
-            run_state,
+            events=events,
+            state=state,
+            writes=[write_set],
+            outbox=kinds,
+            run_state=run_state,
             adopt=live is None,
-            chain_parent=False,
         )
         try:
-            yield self._append(params)
+            yield self._append(append)
         except BaseException as error:
             if tracker is not None:
                 tracker.failure = error
             raise
         finally:
-            if done is not None and tracker is not None:
-                done.set_result(None)
-                with tracker.lock:
-                    tracker.in_flight.get(call.ns, {}).pop(task_id + task_path, None)
+            if tracker is not None:
+                tracker.landed(call.ns, write_set)
+
+    def _carried(self, tracker: RunTracker, ns: str, writes: WriteSet) -> Plan[bool]:
+        """Waits a moment for a put to carry the writes; False when none came."""
+        parked = tracker.park(ns, writes)
+        yield Wait([parked.future], _HOLD_SECONDS)
+        if tracker.unpark(ns, parked):
+            return False
+        if not parked.future.done():
+            yield Wait([parked.future], 60.0)
+        parked.future.result()
+        return True
 
     def tombstone(self, kind: str, names: Sequence[str]) -> Plan[None]:
         tenant = ids.tenant_of(self.tenant_id)
@@ -245,22 +266,10 @@ class Plans(AppendPlans):
                 items = tasks.setdefault((task_id, path), [])
                 items.append((index, channel, self._encode_write(channel, value)))
             for (task_id, path), items in tasks.items():
+                sets = [WriteSet(place["checkpoint_id"], task_id, path, items)]
                 yield self._append(
-                    self._append_params(
-                        call,
-                        (run, trace),
-                        place["checkpoint_id"],
-                        None,
-                        [],
-                        None,
-                        None,
-                        items,
-                        task_id,
-                        path,
-                        [],
-                        "closed",
-                        adopt=False,
-                        chain_parent=False,
+                    Append(
+                        call, (run, trace), place["checkpoint_id"], writes=sets, run_state="direct"
                     )
                 )
 

@@ -22,12 +22,13 @@ __all__ = [
     "Encoded",
     "Event",
     "Phase",
+    "WriteSet",
     "encode_state",
     "encode_tree",
     "langgraph_tree",
     "rows_json",
     "split_channels",
-    "writes_json",
+    "write_sets_json",
 ]
 
 MAX_STATE_BYTES: Final = 5 * 1024 * 1024
@@ -189,13 +190,29 @@ def rows_json(events: Sequence[Event], carrier: Encoded | None) -> str:
     return f"[{','.join(rows)}]"
 
 
-def writes_json(items: Sequence[tuple[int, str, Encoded]]) -> str:
-    """Pending writes as one JSON array of (index, channel, value)."""
-    parts = [
-        tree_to_text({"idx": idx, "channel": channel, "sha": value.sha256})[:-1]
-        + f',"value":{value.text}}}'
-        for idx, channel, value in items
-    ]
+@dataclass(frozen=True, slots=True)
+class WriteSet:
+    """The pending writes of one task: (index, channel, value) each."""
+
+    checkpoint_id: str
+    task_id: str
+    task_path: str
+    items: Sequence[tuple[int, str, Encoded]]
+
+
+def write_sets_json(sets: Sequence[WriteSet]) -> str:
+    """Pending writes as one JSON array, an object per task."""
+    parts = []
+    for one in sets:
+        head = tree_to_text({"lg": one.checkpoint_id, "task": one.task_id, "path": one.task_path})[
+            :-1
+        ]
+        writes = ",".join(
+            tree_to_text({"idx": idx, "channel": channel, "sha": value.sha256})[:-1]
+            + f',"value":{value.text}}}'
+            for idx, channel, value in one.items
+        )
+        parts.append(f'{head},"writes":[{writes}]}}')
     return f"[{','.join(parts)}]"
 
 

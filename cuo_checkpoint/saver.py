@@ -312,13 +312,31 @@ class PostgresCheckpointer(BaseCheckpointSaver[int]):
 
     # -- beyond LangGraph ----------------------------------------------------------------------
 
-    async def aclaim(self, config: RunnableConfig, name: str, value: Any) -> bool:
-        """Durably claims the one right to run effect `name` of this run; False if it was taken."""
-        return await self.arun_plan(self.plans.claim(config, name, value))
+    async def aclaim(
+        self,
+        config: RunnableConfig,
+        name: str,
+        value: Any,
+        *,
+        approval: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Durably claims the one right to run effect `name` of this run; False if it was taken.
 
-    def claim(self, config: RunnableConfig, name: str, value: Any) -> bool:
+        `approval` is what an `approval` row of the run's chain says of it, in the same
+        transaction; an answer that came second leaves such a row too ("counted": false).
+        """
+        return await self.arun_plan(self.plans.claim(config, name, value, approval))
+
+    def claim(
+        self,
+        config: RunnableConfig,
+        name: str,
+        value: Any,
+        *,
+        approval: Mapping[str, Any] | None = None,
+    ) -> bool:
         """As `aclaim`."""
-        return self.run_plan(self.plans.claim(config, name, value), "aclaim")
+        return self.run_plan(self.plans.claim(config, name, value, approval), "aclaim")
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """A clone that shares pools and runs and also accepts the given types."""

@@ -15,12 +15,29 @@ from typing import Any
 
 from cuo_checkpoint import derive
 from cuo_checkpoint.derive import HIDDEN_ENTRY, TaskRef, WriteSummary
-from cuo_checkpoint.records import CheckpointKind, Encoded, Event, Phase
+from cuo_checkpoint.records import CheckpointKind, Encoded, Event, Phase, WriteSet
 from cuo_checkpoint.supersteps import NamespaceTracker, outer_entry, visible_names
 
-__all__ = ["RunTracker"]
+__all__ = ["Parked", "RunTracker"]
 
 _NewId = Callable[[], uuid.UUID]
+
+
+class Parked:
+    """Writes that wait for a put to carry them. `future` ends when they are durable, or failed."""
+
+    __slots__ = ("future", "writes")
+
+    def __init__(self, writes: WriteSet) -> None:
+        self.writes = writes
+        self.future: Future[None] = Future()
+
+    def settle(self, error: BaseException | None) -> None:
+        """Tells the waiting call how the carrying put went."""
+        if error is None:
+            self.future.set_result(None)
+        else:
+            self.future.set_exception(error)
 
 
 class RunTracker:
@@ -39,7 +56,8 @@ class RunTracker:
         self.limit: int | None = None
         self.last = last
         self.namespaces: dict[str, NamespaceTracker] = {}
-        self.in_flight: dict[str, dict[str, Future[None]]] = {}
+        self.in_flight: dict[str, dict[int, Future[None]]] = {}
+        self.parked: dict[str, list[Parked]] = {}
         self.failure: BaseException | None = None
         self.lock = threading.Lock()
 
@@ -48,6 +66,38 @@ class RunTracker:
         if found is None:
             found = self.namespaces[ns] = NamespaceTracker()
         return found
+
+    def under_way(self, ns: str, writes: WriteSet) -> None:
+        """Notes writes that are being stored; their superstep's put waits for them."""
+        self.in_flight.setdefault(ns, {})[id(writes)] = Future()
+
+    def landed(self, ns: str, writes: WriteSet) -> None:
+        """Notes that they are stored, or failed."""
+        with self.lock:
+            done = self.in_flight.get(ns, {}).pop(id(writes), None)
+        if done is not None:
+            done.set_result(None)
+
+    def park(self, ns: str, writes: WriteSet) -> Parked:
+        """Leaves writes for the next put of their namespace."""
+        parked = Parked(writes)
+        with self.lock:
+            self.parked.setdefault(ns, []).append(parked)
+        return parked
+
+    def unpark(self, ns: str, parked: Parked) -> bool:
+        """Takes them back to store them alone; False when a put has taken them."""
+        with self.lock:
+            waiting = self.parked.get(ns, [])
+            if parked not in waiting:
+                return False
+            waiting.remove(parked)
+            self.under_way(ns, parked.writes)
+            return True
+
+    def take_parked(self, ns: str) -> list[Parked]:
+        """All that wait in a namespace. Call it holding the lock."""
+        return self.parked.pop(ns, [])
 
     def load(
         self,

@@ -206,7 +206,7 @@ COMMENT ON COLUMN cuo_memory_audit.body IS 'RFC 8785 text of what the row says; 
 CHAIN = """
 -- A JSON string exactly as RFC 8785 writes it (to_json escapes the same set for text).
 CREATE OR REPLACE FUNCTION cuo_jcs(p_text text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE sql STABLE PARALLEL SAFE
 AS $fn$ SELECT coalesce(pg_catalog.to_json(p_text)::text, 'null') $fn$;
 
 CREATE OR REPLACE FUNCTION cuo_jcs_time(p_at timestamptz) RETURNS text
@@ -214,52 +214,63 @@ LANGUAGE sql STABLE PARALLEL SAFE
 AS $fn$ SELECT '"' || pg_catalog.to_char(p_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"') || '"' $fn$;
 
 CREATE OR REPLACE FUNCTION cuo_genesis(p_tenant uuid, p_run uuid) RETURNS bytea
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
+LANGUAGE sql STABLE PARALLEL SAFE
 AS $fn$ SELECT pg_catalog.sha256(pg_catalog.convert_to('cuo/genesis/v1', 'UTF8') || '\\x00'::bytea
         || pg_catalog.convert_to(p_tenant::text || '/' || p_run::text, 'UTF8')) $fn$;
 
--- Appends rows to one run's chain, in the order given, under the run's row lock. The server alone
--- numbers, times and links rows, so nothing that does not extend the head can be inserted.
+-- The schema's owner, as whom the definer functions run.
+CREATE OR REPLACE FUNCTION cuo_owner() RETURNS name
+LANGUAGE sql STABLE
+SET search_path FROM CURRENT
+AS $fn$ SELECT pg_catalog.pg_get_userbyid(relowner) FROM pg_class WHERE oid = 'cuo_runs'::regclass $fn$;
+
+-- Numbers, times, links and inserts rows after a known head. The caller holds the run's row lock
+-- and stores the new head. The server alone does this, so nothing that does not extend a head gets in.
+CREATE OR REPLACE FUNCTION cuo_chain_write(p_tenant uuid, p_run uuid, p_trace text, p_seq bigint, p_head bytea,
+                                           p_kinds text[], p_bodies text[], OUT seq bigint, OUT head bytea)
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+AS $fn$
+DECLARE
+    v_open   text := '{{"at":' || cuo_jcs_time(now()) || ',"body":';
+    v_close  text := ',"run_id":"' || p_run || '","tenant_id":"' || p_tenant || '","trace_id":"' || p_trace || '","v":1}}';
+    v_n      integer := cardinality(p_kinds);
+    v_bytes  bytea[] := array_fill(NULL::bytea, ARRAY[v_n]);
+    v_prevs  bytea[] := v_bytes;
+    v_hashes bytea[] := v_bytes;
+BEGIN
+    seq := p_seq;
+    head := p_head;
+    FOR i IN 1 .. v_n LOOP
+        seq := seq + 1;
+        v_bytes[i] := convert_to(v_open || p_bodies[i] || ',"chain_seq":' || seq || ',"kind":"' || p_kinds[i] || '"' || v_close, 'UTF8');
+        v_prevs[i] := head;
+        head := sha256('\\x63756f2f726f772f763100'::bytea || head || v_bytes[i]);
+        v_hashes[i] := head;
+    END LOOP;
+    INSERT INTO cuo_memory_audit (tenant_id, run_id, chain_seq, kind, trace_id, body, row_bytes, prev_sha256, row_sha256)
+        SELECT p_tenant, p_run, p_seq + s.n, s.kind, p_trace, s.body, s.bytes, s.prev, s.hash
+        FROM unnest(p_kinds, p_bodies, v_bytes, v_prevs, v_hashes) WITH ORDINALITY AS s(kind, body, bytes, prev, hash, n);
+END
+$fn$;
+
+-- Appends rows to one run's chain, in the order given, under the run's row lock.
 CREATE OR REPLACE FUNCTION cuo_chain_append(p_tenant uuid, p_run uuid, p_kinds text[], p_bodies text[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $fn$
 DECLARE
-    v_seq   bigint;
-    v_prev  bytea;
-    v_trace char(32);
-    v_hash  bytea;
-    v_bytes bytea;
-    v_now   text := cuo_jcs_time(now());
-    v_seqs  bigint[] := ARRAY[]::bigint[];
-    v_all   bytea[] := ARRAY[]::bytea[];
-    v_prevs bytea[] := ARRAY[]::bytea[];
-    v_hashes bytea[] := ARRAY[]::bytea[];
+    v_run cuo_runs%ROWTYPE;
+    v_new record;
 BEGIN
-    SELECT chain_seq, chain_head, trace_id INTO v_seq, v_prev, v_trace
-        FROM cuo_runs WHERE tenant_id = p_tenant AND run_id = p_run FOR UPDATE;
+    SELECT * INTO v_run FROM cuo_runs WHERE tenant_id = p_tenant AND run_id = p_run FOR UPDATE;
     IF NOT FOUND THEN
         RAISE EXCEPTION 'run % has no chain in this tenant', p_run USING ERRCODE = 'CU009';
     END IF;
-    FOR i IN 1 .. cardinality(p_kinds) LOOP
-        v_seq := v_seq + 1;
-        v_bytes := convert_to(
-            '{{"at":' || v_now || ',"body":' || p_bodies[i] || ',"chain_seq":' || v_seq
-            || ',"kind":' || cuo_jcs(p_kinds[i]) || ',"run_id":"' || p_run || '","tenant_id":"' || p_tenant
-            || '","trace_id":' || cuo_jcs(v_trace::text) || ',"v":1}}', 'UTF8');
-        v_hash := sha256('\\x63756f2f726f772f763100'::bytea || v_prev || v_bytes);
-        v_seqs := v_seqs || v_seq;
-        v_all := v_all || v_bytes;
-        v_prevs := v_prevs || v_prev;
-        v_hashes := v_hashes || v_hash;
-        v_prev := v_hash;
-    END LOOP;
-    INSERT INTO cuo_memory_audit (tenant_id, run_id, chain_seq, kind, trace_id, body, row_bytes, prev_sha256, row_sha256)
-        SELECT p_tenant, p_run, s.seq, s.kind, v_trace, s.body, s.bytes, s.prev, s.hash
-        FROM unnest(v_seqs, p_kinds, p_bodies, v_all, v_prevs, v_hashes) AS s(seq, kind, body, bytes, prev, hash);
-    UPDATE cuo_runs SET chain_seq = v_seq, chain_head = v_prev, newest_at = greatest(newest_at, now())
+    SELECT * INTO v_new FROM cuo_chain_write(p_tenant, p_run, v_run.trace_id, v_run.chain_seq, v_run.chain_head, p_kinds, p_bodies);
+    UPDATE cuo_runs SET chain_seq = v_new.seq, chain_head = v_new.head, newest_at = greatest(newest_at, now())
         WHERE tenant_id = p_tenant AND run_id = p_run;
-    RETURN v_seq;
+    RETURN v_new.seq;
 END
 $fn$;
 
@@ -310,8 +321,9 @@ BEGIN
 END
 $fn$;
 
+-- The definer functions link what they insert; whoever inserts in their own name is linked or checked.
 CREATE OR REPLACE TRIGGER cuo_chain_link BEFORE INSERT ON cuo_memory_audit
-    FOR EACH ROW EXECUTE FUNCTION cuo_chain_link();
+    FOR EACH ROW WHEN (NEW.chain_seq IS NULL OR session_user = current_user) EXECUTE FUNCTION cuo_chain_link();
 
 -- Makes sure a run has an index row and a first chain row; returns true when it made them.
 CREATE OR REPLACE FUNCTION cuo_open_run(p_tenant uuid, p_run uuid, p_thread text, p_trace text) RETURNS boolean
@@ -388,7 +400,7 @@ BEGIN
     END LOOP;
 END
 $do$;
-GRANT EXECUTE ON FUNCTION cuo_tenant(), cuo_ensure_partitions() TO {app}, {archiver}, {auditor};
+GRANT EXECUTE ON FUNCTION cuo_tenant(), cuo_owner(), cuo_ensure_partitions() TO {app}, {archiver}, {auditor};
 GRANT EXECUTE ON FUNCTION cuo_jcs(text), cuo_jcs_time(timestamptz), cuo_genesis(uuid, uuid) TO {app}, {auditor};
 GRANT SELECT, INSERT ON cuo_threads, cuo_runs TO {app};
 GRANT UPDATE (lease_owner, lease_until, state) ON cuo_runs TO {app};
@@ -440,7 +452,8 @@ def downgrade() -> None:
         DROP VIEW IF EXISTS cuo_memory_audit_json;
         DROP TABLE IF EXISTS cuo_memory_audit, cuo_runs, cuo_threads;
         DROP FUNCTION IF EXISTS cuo_ensure_partitions(), cuo_open_run(uuid, uuid, text, text), cuo_chain_link(),
-            cuo_chain_append(uuid, uuid, text[], text[]), cuo_genesis(uuid, uuid), cuo_jcs_time(timestamptz),
+            cuo_chain_append(uuid, uuid, text[], text[]),
+            cuo_chain_write(uuid, uuid, text, bigint, bytea, text[], text[]), cuo_owner(), cuo_genesis(uuid, uuid), cuo_jcs_time(timestamptz),
             cuo_jcs(text), cuo_protect(regclass, boolean, boolean), cuo_forbid_change(), cuo_tenant();
         DROP POLICY IF EXISTS cuo_version_reads ON cuo_alembic_version;
         DROP POLICY IF EXISTS cuo_version_owner ON cuo_alembic_version;
