@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,9 @@ import platformdirs
 from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import errors as store_errors
+from cuo_checkpoint.audit_append import append_replayed
 from cuo_checkpoint.saver import PostgresCheckpointer
+from cuo_supervisor import catalog_threads
 from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.core.scrub import scrub
 from cuo_supervisor.errors import (
@@ -60,6 +62,7 @@ class CuoStore:
     """The supervisor's `Store` port over the PostgreSQL log."""
 
     def __init__(self, place: Place, *, max_connections: int = 8) -> None:
+        self._place = place
         self.saver = PostgresCheckpointer(
             place.conninfo,
             schema=place.schema,
@@ -69,8 +72,38 @@ class CuoStore:
         )
         self.outbox_channel = OUTBOX
 
-    async def claim(self, config: RunnableConfig, name: str, value: Any) -> bool:
-        return await self.saver.aclaim(config, name, value)
+    async def claim(
+        self,
+        config: RunnableConfig,
+        name: str,
+        value: Any,
+        *,
+        approval: Mapping[str, Any] | None = None,
+    ) -> bool:
+        if approval is None:
+            return await self.saver.aclaim(config, name, value)
+        return await self.saver.aclaim(config, name, value, approval=approval)
+
+    async def keep_catalog(
+        self, tenant_id: str, snapshot_hash: str, month: str, snapshot: Mapping[str, Any]
+    ) -> None:
+        await catalog_threads.keep(self.saver, tenant_id, snapshot_hash, month, snapshot)
+
+    async def read_catalog(
+        self, tenant_id: str, snapshot_hash: str, month: str
+    ) -> Mapping[str, Any] | None:
+        return await catalog_threads.read(self.saver, tenant_id, snapshot_hash, month)
+
+    async def note_replay(self, tenant_id: str, run_id: Any, body: Mapping[str, Any]) -> None:
+        await self.saver.asetup()
+        await asyncio.to_thread(
+            append_replayed,
+            self._place.conninfo,
+            schema=self._place.schema,
+            tenant_id=tenant_id,
+            run_id=run_id,
+            body=body,
+        )
 
     def translate(self, error: BaseException) -> Exception | None:
         return translate(error)

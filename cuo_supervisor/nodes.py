@@ -25,6 +25,7 @@ from cuo_supervisor.core.scoring import score_one_off
 from cuo_supervisor.errors import PersonaMismatch, PersonaUnknown, PersonaVersionMismatch
 from cuo_supervisor.identity import check_persona
 from cuo_supervisor.ports import NodeContext
+from cuo_supervisor.rerun import claim_rerun, may_rerun
 from cuo_supervisor.state import GraphState
 
 __all__ = ["OUTBOX", "branch", "invoke", "llm_cascade", "parse", "record", "rule_score"]
@@ -195,7 +196,12 @@ async def invoke(
             return {"gate": gate | {"kind": "operation_unknown"}}
         # Durable intent first: whoever finds it taken knows that the skill may have run.
         if not await context.store.claim(config, _INVOCATION, {"skill": skill_name}):
-            return {"gate": gate | {"kind": "invocation_unknown"}}
+            again = None
+            if context.rerun_idempotent and may_rerun(manifest):
+                again = await claim_rerun(context, config, skill_name)
+            if again is None:
+                return {"gate": gate | {"kind": "invocation_unknown"}}
+            gate = gate | {"rerun": again}
         result = await context.runner.run(
             manifest,
             arguments,

@@ -42,8 +42,34 @@ class Store(Protocol):
         """The state channel whose rows the store chains with the step that wrote them."""
         ...
 
-    async def claim(self, config: RunnableConfig, name: str, value: Any) -> bool:
-        """Durably takes the one right to an effect of a run; False when it was taken before."""
+    async def claim(
+        self,
+        config: RunnableConfig,
+        name: str,
+        value: Any,
+        *,
+        approval: Mapping[str, Any] | None = None,
+    ) -> bool:
+        """Durably takes the one right to an effect of a run; False when it was taken before.
+
+        `approval` is what the run's audit chain says about it, whether it counted or came second.
+        """
+        ...
+
+    async def keep_catalog(
+        self, tenant_id: str, snapshot_hash: str, month: str, snapshot: Mapping[str, Any]
+    ) -> None:
+        """Stores a catalogue snapshot; a no-op when it is there."""
+        ...
+
+    async def read_catalog(
+        self, tenant_id: str, snapshot_hash: str, month: str
+    ) -> Mapping[str, Any] | None:
+        """The snapshot kept under that hash and month; None when there is none."""
+        ...
+
+    async def note_replay(self, tenant_id: str, run_id: Any, body: Mapping[str, Any]) -> None:
+        """Chains a `cuo.checkpoint_replayed` row to a run."""
         ...
 
     def translate(self, error: BaseException) -> Exception | None:
@@ -78,3 +104,5 @@ class NodeContext:
     dry_run: bool
     prepare_model: Callable[[], Awaitable[None]] | None = None
     """Awaited before the cascade's clock starts: a one-shot command loads its model client here."""
+    rerun_idempotent: bool = False
+    """An operator's word that a skill whose manifest allows it may run although it may have run."""

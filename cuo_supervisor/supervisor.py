@@ -16,25 +16,28 @@ from ulid import ULID
 from uuid_utils.compat import uuid7
 
 from cuo_supervisor.cascade import Model
+from cuo_supervisor.core import audit
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.decision import decision_of, outcome_of
 from cuo_supervisor.core.envelope import check_query
 from cuo_supervisor.core.models import CUO_STATE_V, RoutingDecision
 from cuo_supervisor.core.personas import PERSONA_KEYS
+from cuo_supervisor.core.replay import check_state_version
 from cuo_supervisor.errors import (
     DataError,
     PermissionDenied,
     PersonaMismatch,
     PersonaUnknown,
     PersonaVersionMismatch,
-    StateVersionUnsupported,
     SupervisorError,
     UsageError,
 )
 from cuo_supervisor.graph import build_supervisor_graph
 from cuo_supervisor.identity import ROLE_APPROVER, Identity
 from cuo_supervisor.ports import Clock, NodeContext, Runner, Store
+from cuo_supervisor.rerun import check_rerun
+from cuo_supervisor.snapshots import SnapshotKeeper
 from cuo_supervisor.state import GraphState
 from cuo_supervisor.telemetry import RouteSpan, Telemetry
 from cuo_supervisor.trace_context import current_traceparent, parse_traceparent
@@ -43,9 +46,6 @@ __all__ = ["APPROVAL_SECONDS", "SYSTEM_CLOCK", "Answer", "Supervisor"]
 
 APPROVAL_SECONDS: Final = 24 * 3600
 """A waiting run's answer counts for 24 hours from the request."""
-
-_TOLERATED_STATES: Final = range(1, CUO_STATE_V + 3)
-"""State versions 1 to 3: the current one and the two a rolling upgrade may bring."""
 
 SYSTEM_CLOCK: Final = Clock(
     time_ns=time.time_ns, monotonic=time.monotonic, new_id=uuid7, random_bytes=token_bytes
@@ -86,6 +86,7 @@ class Supervisor:
         self._telemetry = telemetry or Telemetry()
         self._clock = clock
         self._prepare_model = prepare_model
+        self._snapshots = SnapshotKeeper(store) if store is not None else None
         self._closers = tuple(closers)
         graph = build_supervisor_graph()
         self._dry = graph.compile(name="cuo-supervisor")
@@ -160,6 +161,7 @@ class Supervisor:
                 final = await self._dry.ainvoke(state, context=context)
             else:
                 config = _config(identity, run_id, trace.trace_id)
+                await self._keep_snapshot(identity, started)
                 final = await self._guarded(durable, state, config, context)
             return self._finish(final, span, dry_run=not do_record)
 
@@ -194,14 +196,22 @@ class Supervisor:
             "at_ns": now,
             "interrupt_id": waiting,
         }
-        if not await self._guard(store.claim(config, f"answer/{waiting}", value)):
+        told = audit.approval(value)
+        if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
             raise DataError("this approval was answered before; an answer counts once")
         return await self._carry_on(
             durable, config, state, Command(resume={waiting: value}), identity
         )
 
-    async def carry_on(self, run_id: uuid.UUID, *, identity: Identity) -> RoutingDecision:
-        """Continues a run whose process went away. A skill that may have run is not run again."""
+    async def carry_on(
+        self, run_id: uuid.UUID, *, identity: Identity, rerun_idempotent: bool = False
+    ) -> RoutingDecision:
+        """Continues a run whose process went away. A skill that may have run is not run again.
+
+        `rerun_idempotent` is an operator's word that it may be, which counts only for a skill
+        whose manifest says `idempotent = true` and whose act is not destructive; DataError
+        otherwise, and for a run that has ended without knowing (its decision is final).
+        """
         durable = self._durable
         if durable is None:
             raise UsageError("this supervisor has no store, so there is no run to continue")
@@ -209,8 +219,17 @@ class Supervisor:
         if waiting:
             raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
         if "decision" in state:
+            if rerun_idempotent and state["decision"].get("reason") == "invocation_unknown":
+                raise DataError(
+                    "the run has ended with invocation_unknown and takes no second decision; "
+                    "route the request again, as a run of its own"
+                )
             return RoutingDecision.model_validate(state["decision"])
-        return await self._carry_on(durable, config, state, None, identity)
+        if rerun_idempotent:
+            check_rerun(state, self.catalog)
+        return await self._carry_on(
+            durable, config, state, None, identity, rerun_idempotent=rerun_idempotent
+        )
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -221,6 +240,8 @@ class Supervisor:
         state: Mapping[str, Any],
         given: Any,
         identity: Identity,
+        *,
+        rerun_idempotent: bool = False,
     ) -> RoutingDecision:
         trace = parse_traceparent(
             f"00-{state['trace_id']}-{self._clock.random_bytes(8).hex()}-01",
@@ -233,7 +254,9 @@ class Supervisor:
             subject_id_hash16=subject_hash16(state["subject_id"]),
             persona_key=state["persona_key"],
         ) as span:
-            context = self._context(identity, span, dry_run=False)
+            context = self._context(
+                identity, span, dry_run=False, rerun_idempotent=rerun_idempotent
+            )
             final = await self._guarded(durable, given, config, context)
             return self._finish(final, span, dry_run=False)
 
@@ -246,15 +269,23 @@ class Supervisor:
         state: Mapping[str, Any] = snapshot.values
         if "request_id" not in state:
             raise DataError("there is no such run")
-        if state.get("cuo_state_v") not in _TOLERATED_STATES:
-            raise StateVersionUnsupported(
-                f"the run's state has version {state.get('cuo_state_v')}; this version reads 1 to 3"
-            )
+        check_state_version(state)
         config["configurable"]["trace_id"] = state["trace_id"]
         waiting = snapshot.interrupts[0].id if snapshot.interrupts else None
         return config, state, waiting
 
-    def _context(self, identity: Identity, span: RouteSpan, *, dry_run: bool) -> NodeContext:
+    async def _keep_snapshot(self, identity: Identity, at_ns: int) -> None:
+        if self._snapshots is not None:
+            await self._guard(self._snapshots.keep(self.catalog, identity.tenant_id, at_ns=at_ns))
+
+    def _context(
+        self,
+        identity: Identity,
+        span: RouteSpan,
+        *,
+        dry_run: bool,
+        rerun_idempotent: bool = False,
+    ) -> NodeContext:
         return NodeContext(
             catalog=self.catalog,
             identity=identity,
@@ -266,6 +297,7 @@ class Supervisor:
             traceparent=lambda: current_traceparent() or span.traceparent,
             dry_run=dry_run,
             prepare_model=self._prepare_model,
+            rerun_idempotent=rerun_idempotent,
         )
 
     async def _guarded(

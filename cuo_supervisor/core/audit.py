@@ -23,6 +23,7 @@ __all__ = [
     "CASCADE_ROW_OUTCOMES",
     "ROW_V",
     "SupervisorAuditKind",
+    "approval",
     "llm_cascade_timeout",
     "persona_defer_block",
     "persona_unknown",
@@ -241,8 +242,15 @@ def _invocation(result: InvocationResult | None) -> Row | None:
 def _approval(gate: Mapping[str, Any] | None) -> Row | None:
     """Who answered a waiting run, and how; null when nobody was asked or has answered."""
     answer = (gate or {}).get("answer")
-    if not isinstance(answer, Mapping):
-        return None
+    return approval(answer) if isinstance(answer, Mapping) else None
+
+
+def approval(answer: Mapping[str, Any]) -> Row:
+    """Who answered, when, how and why: part of the decision row, and the chain's `approval` row.
+
+    The reason is scrubbed. The chain's row stands from the moment of the answer on, so it is also
+    there when the process dies before the decision.
+    """
     at_ns = answer.get("at_ns")
     return {
         "approved": bool(answer.get("approved")),

@@ -1,0 +1,59 @@
+"""Running a skill again that may have run: by an operator's explicit word, and only where harmless.
+
+A run whose process died between the durable intent and the result ends as `invocation_unknown`.
+For a skill whose manifest says `idempotent = true`, whose act is not destructive, an operator may
+say that it shall run again. Each such word is an intent of its own in the log, with who gave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from langchain_core.runnables import RunnableConfig
+
+from cuo_supervisor.core.audit import subject_hash16
+from cuo_supervisor.core.catalog import Catalog, SkillManifest
+from cuo_supervisor.core.decision import chosen_of
+from cuo_supervisor.errors import DataError
+from cuo_supervisor.ports import NodeContext
+
+__all__ = ["MAX_RERUNS", "check_rerun", "claim_rerun", "may_rerun"]
+
+MAX_RERUNS: Final = 5
+"""Reruns of one run: a skill that kills its process five times will do so again."""
+
+
+def may_rerun(manifest: SkillManifest) -> bool:
+    """True if running the skill twice is declared harmless and its act is not destructive."""
+    return manifest.idempotent and not manifest.is_destructive
+
+
+def check_rerun(state: Mapping[str, Any], catalog: Catalog) -> None:
+    """Raises DataError, saying why, if the skill a run would invoke must not be run again."""
+    chosen = chosen_of(state)
+    if chosen is None:
+        return
+    manifest = catalog.get(chosen[0])
+    if manifest is None or not may_rerun(manifest):
+        why = "is destructive" if manifest and manifest.is_destructive else "is not idempotent"
+        raise DataError(
+            f"{chosen[0]} {why}, so it is never run twice; continue without --rerun-idempotent"
+        )
+
+
+async def claim_rerun(
+    context: NodeContext, config: RunnableConfig, skill_name: str
+) -> dict[str, Any] | None:
+    """Durably takes the next right to run again; None when all are used."""
+    assert context.store is not None  # noqa: S101 - the caller has claimed through it already
+    for number in range(1, MAX_RERUNS + 1):
+        who = {
+            "number": number,
+            "by_hash16": subject_hash16(context.identity.subject_id),
+            "by_issuer": context.identity.issuer,
+            "at_ns": context.clock.time_ns(),
+        }
+        if await context.store.claim(config, f"invoke/rerun/{number}", {"skill": skill_name} | who):
+            return who
+    return None
