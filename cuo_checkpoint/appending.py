@@ -10,7 +10,7 @@ from typing import Any, Final
 from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import ids
-from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.canonical import JsonValue, canonical_bytes
 from cuo_checkpoint.configs import CallConfig
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import InvalidIdentifier, SerialiseError
@@ -25,6 +25,7 @@ from cuo_checkpoint.records import (
     WriteSet,
     encode_state,
     encode_tree,
+    encode_value,
     rows_json,
     write_sets_json,
 )
@@ -46,7 +47,7 @@ class Append:
     checkpoint_id: str = ""
     parent_id: str | None = None
     events: Sequence[Event] = ()
-    document: Encoded | None = None
+    document: Mapping[str, JsonValue] | None = None
     state: Encoded | None = None
     writes: Sequence[WriteSet] = ()
     outbox: Sequence[tuple[str, str]] = ()
@@ -84,7 +85,7 @@ class AppendPlans(ReadPlans):
         trace = (
             live.tracker.trace_id if live and live.tracker else (call.trace_id or ids.ZERO_TRACE)
         )
-        claimed = (name, encode_tree(self.serializer.encode(value)))
+        claimed = (name, encode_value(self.serializer, value))
         told = [
             canonical_bytes({**approval, "counted": counted}).decode()
             for counted in (True, False)

@@ -31,6 +31,7 @@ from cuo_checkpoint.records import (
     WriteSet,
     encode_state,
     encode_tree,
+    encode_value,
     langgraph_tree,
     split_channels,
 )
@@ -64,7 +65,7 @@ class Plans(AppendPlans):
             visible, hidden = split_channels(checkpoint["channel_values"])
             state = encode_state(self.serializer, visible)
             merged = metadata_of(config, metadata, self.metadata_keys)
-            document = encode_tree(langgraph_tree(self.serializer, checkpoint, merged, hidden))
+            document = langgraph_tree(self.serializer, checkpoint, merged, hidden)
             outbox = self._outbox(checkpoint, new_versions)
             committed: Future[None] | None = None
             parked: list[Parked] = []
@@ -274,7 +275,7 @@ class Plans(AppendPlans):
                 )
 
     def _encode_write(self, channel: str, value: Any) -> Encoded:
-        return encode_tree(self.serializer.encode(value, path=channel))
+        return encode_value(self.serializer, value, path=channel)
 
     def _outbox(
         self, checkpoint: Mapping[str, Any], new_versions: Mapping[str, Any]

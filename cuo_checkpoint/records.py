@@ -25,6 +25,7 @@ __all__ = [
     "WriteSet",
     "encode_state",
     "encode_tree",
+    "encode_value",
     "langgraph_tree",
     "rows_json",
     "split_channels",
@@ -84,16 +85,16 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A JSON tree with its text and the SHA-256 of its canonical bytes."""
+    """A value in canonical JSON, which serves as jsonb parameter too, and the digest of its bytes."""
 
-    tree: JsonValue
     text: str
     sha256: str
+    size: int
 
-    @property
-    def size(self) -> int:
-        """Bytes of the text in UTF-8."""
-        return len(self.text.encode())
+    @classmethod
+    def of(cls, canonical: bytes) -> Encoded:
+        """From RFC 8785 bytes."""
+        return cls(canonical.decode(), sha256_hex(canonical), len(canonical))
 
 
 @dataclass(slots=True)
@@ -123,8 +124,13 @@ def split_channels(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str,
 
 
 def encode_tree(tree: JsonValue) -> Encoded:
-    """Text and digest of a tree that is already JSON."""
-    return Encoded(tree, tree_to_text(tree), sha256_hex(canonical_bytes(tree)))
+    """A tree that is already JSON, from wherever it came."""
+    return Encoded.of(canonical_bytes(tree))
+
+
+def encode_value(serializer: Serializer, value: object, *, path: str = "") -> Encoded:
+    """A value as stored. Raises UnserialisableValue."""
+    return Encoded.of(serializer.dumps_canonical(value, path=path))
 
 
 def encode_state(serializer: Serializer, state: Mapping[str, Any]) -> Encoded:
@@ -132,10 +138,12 @@ def encode_state(serializer: Serializer, state: Mapping[str, Any]) -> Encoded:
 
     Raises UnserialisableValue, and StateTooLarge (naming the largest channels) beyond 5 MB.
     """
-    encoded = encode_tree(serializer.encode(dict(state)))
-    if len(encoded.text) * 4 > MAX_STATE_BYTES and encoded.size > MAX_STATE_BYTES:
-        tree = encoded.tree if isinstance(encoded.tree, dict) else {}
-        sizes = [(name, len(tree_to_text(value).encode())) for name, value in tree.items()]
+    encoded = encode_value(serializer, dict(state))
+    if encoded.size > MAX_STATE_BYTES:
+        sizes = [
+            (name, len(serializer.dumps_canonical(value, path=name)))
+            for name, value in state.items()
+        ]
         largest = sorted(sizes, key=lambda item: (-item[1], item[0]))[:3]
         raise StateTooLarge(encoded.size, MAX_STATE_BYTES, largest)
     return encoded
@@ -162,7 +170,7 @@ def langgraph_tree(
     return tree
 
 
-def rows_json(events: Sequence[Event], carrier: Encoded | None) -> str:
+def rows_json(events: Sequence[Event], carrier: Mapping[str, JsonValue] | None) -> str:
     """The rows as one JSON array, the first one carrying the LangGraph checkpoint if there is one."""
     rows: list[str] = []
     for index, event in enumerate(events):
@@ -178,11 +186,9 @@ def rows_json(events: Sequence[Event], carrier: Encoded | None) -> str:
             "ordinal": event.ordinal,
         }
         head = tree_to_text(row)[:-1]
-        document = carrier if index == 0 else None
-        if event.extra:
-            base = document.tree if document is not None and isinstance(document.tree, dict) else {}
+        base = carrier if index == 0 and carrier is not None else {}
+        if base or event.extra:
             document = encode_tree({**base, **event.extra})
-        if document is not None:
             head += f',"lg":{document.text},"lg_sha":"{document.sha256}"'
         if event.state is not None:
             head += f',"state":{event.state.text},"state_sha":"{event.state.sha256}"'
