@@ -8,10 +8,12 @@ kept elsewhere shows that.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cuo_checkpoint import digests
@@ -30,7 +32,10 @@ WriteSet = tuple[str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class RunVerification:
-    """What recomputing a run showed. `problems` is empty exactly when `ok`."""
+    """What recomputing a run showed. `problems` is empty exactly when `ok`.
+
+    `settled` counts rows by table, those older than an instant the caller named.
+    """
 
     tenant_id: uuid.UUID
     run_id: uuid.UUID
@@ -38,6 +43,7 @@ class RunVerification:
     chain_rows: int
     writes: int
     problems: tuple[str, ...]
+    settled: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def ok(self) -> bool:
@@ -58,9 +64,16 @@ class RunVerification:
 class RunChecker:
     """Takes a run's chain first, then its rows in any order, then the index; then `result`."""
 
-    def __init__(self, tenant_id: uuid.UUID, run_id: uuid.UUID) -> None:
+    def __init__(
+        self,
+        tenant_id: uuid.UUID,
+        run_id: uuid.UUID,
+        settled_before: dt.datetime | None = None,
+    ) -> None:
         self.tenant_id = tenant_id
         self.run_id = run_id
+        self._settled_before = settled_before
+        self._settled: Counter[str] = Counter()
         self.write_sets: dict[WriteSet, Mapping[str, Any]] = {}
         self.tombstones: dict[uuid.UUID, Mapping[str, Any]] = {}
         self.chain_rows = 0
@@ -103,6 +116,7 @@ class RunChecker:
     def _noted(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[ChainLink]:
         for row in rows:
             self.chain_rows += 1
+            self._settle("cuo_memory_audit", row)
             number = row["chain_seq"]
             self._head = row["row_sha256"]
             try:
@@ -163,6 +177,7 @@ class RunChecker:
     def log_row(self, row: Mapping[str, Any]) -> None:
         """One row of the log, with `state` and `langgraph` as jsonb's text."""
         self.rows += 1
+        self._settle("cuo_langgraph_checkpoints", row)
         checkpoint, seq = row["checkpoint_id"], row["seq"]
         self.threads.add(row["thread_id"])
         if row["lg_checkpoint_id"] is not None:
@@ -192,6 +207,7 @@ class RunChecker:
     def write_row(self, row: Mapping[str, Any]) -> None:
         """One pending write of this run, with `value` as jsonb's text."""
         self.writes += 1
+        self._settle("cuo_langgraph_writes", row)
         name = f"pending write {row['channel']!r} of task {row['task_id']} (seq {row['seq']})"
         place = (row["checkpoint_ns"], row["lg_checkpoint_id"], row["task_id"], row["seq"])
         if place not in self.write_sets:
@@ -203,6 +219,7 @@ class RunChecker:
 
     def tombstone_row(self, row: Mapping[str, Any]) -> None:
         """One tombstone that this run appended."""
+        self._settle("cuo_thread_tombstones", row)
         name = f"tombstone {row['tombstone_id']}"
         said = self.tombstones.pop(row["tombstone_id"], None)
         if said is None:
@@ -233,8 +250,8 @@ class RunChecker:
             "chain_head": (row["chain_head"], self._head),
             "log_rows": (row["log_rows"], self.rows),
         }
-        if row["outcome"] != "tombstone" or self.rows:  # such a run has no close row
-            compared["closed"] = (row["state"] == "closed", self._closed is not None)
+        if self._closed is not None:  # the index may close a run without a word in its chain
+            compared["state"] = (row["state"], "closed")
             compared["outcome"] = (row["outcome"], self._closed)
         for column, (stored, derived) in compared.items():
             if stored != derived:
@@ -264,5 +281,15 @@ class RunChecker:
         if self._more:
             problems.append(f"and {self._more} more")
         return RunVerification(
-            self.tenant_id, self.run_id, self.rows, self.chain_rows, self.writes, tuple(problems)
+            self.tenant_id,
+            self.run_id,
+            self.rows,
+            self.chain_rows,
+            self.writes,
+            tuple(problems),
+            self._settled,
         )
+
+    def _settle(self, table: str, row: Mapping[str, Any]) -> None:
+        if self._settled_before is not None and row["created_at"] < self._settled_before:
+            self._settled[table] += 1

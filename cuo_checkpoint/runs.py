@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection, Engine, Row
 
 from cuo_checkpoint import ids, run_queries
 from cuo_checkpoint.errors import InvalidIdentifier, RunUnknown
@@ -47,18 +47,19 @@ class RunReader:
         self, url: str, *, tenant_id: uuid.UUID | str, schema: str = "public", connections: int = 4
     ) -> None:
         self.tenant_id = ids.tenant_of(tenant_id)
-        self._engine = open_engine(url, schema=schema, connections=connections)
+        self.engine: Engine = open_engine(url, schema=schema, connections=connections)
+        """The connections, for other readers to share."""
 
     def for_tenant(self, tenant_id: uuid.UUID | str) -> RunReader:
         """A reader of another tenant on the same connections; closing one closes both."""
         other = object.__new__(RunReader)
         other.tenant_id = ids.tenant_of(tenant_id)
-        other._engine = self._engine
+        other.engine = self.engine
         return other
 
     def close(self) -> None:
         """Lets the connections go. Using the reader again opens new ones."""
-        self._engine.dispose()
+        self.engine.dispose()
 
     def __enter__(self) -> Self:
         return self
@@ -87,13 +88,16 @@ class RunReader:
         """Runs by (first_at, run_id), newest first, `since` <= first_at < `until`.
 
         `before` is the `next` of an earlier page. A persona matches by long or short name, a
-        skill with or without its version. Raises InvalidIdentifier for a cursor not made here
-        and a limit below 1.
+        skill with or without its version. What lies in a thread whose id begins with "$" is the
+        system's own (such as catalogue snapshots) and is left out; `get_run` finds it. Raises
+        InvalidIdentifier for a cursor not made here and a limit below 1.
         """
         if limit < 1:
             raise InvalidIdentifier("limit", "must be at least 1")
         wanted = _Wanted(persona, path, skill)
-        query = run_queries.index_rows(self.tenant_id)
+        query = run_queries.index_rows(self.tenant_id).where(
+            ~RunIndex.thread_id.startswith("$", autoescape=True)
+        )
         for condition in (
             since is None or RunIndex.first_at >= since,
             until is None or RunIndex.first_at < until,
@@ -106,7 +110,7 @@ class RunReader:
         place = run_queries.place_of(before) if before is not None else None
         found: list[RunSummary] = []
         seen, size = 0, limit + 1 if wanted.anything else max(limit + 1, _SCAN_BATCH)
-        with reading(self._engine, self.tenant_id) as conn:
+        with reading(self.engine, self.tenant_id) as conn:
             while seen < _SCAN_CAP:
                 batch = query if place is None else query.where(run_queries.older_than(place))
                 rows = conn.execute(batch.limit(size)).all()
@@ -126,7 +130,7 @@ class RunReader:
     def get_run(self, run_id: uuid.UUID | str) -> RunSummary | None:
         """One run, by UUID or ULID; None when this tenant has no such run."""
         run = _run_id(run_id)
-        with reading(self._engine, self.tenant_id) as conn:
+        with reading(self.engine, self.tenant_id) as conn:
             index = self._index(conn, run)
             return None if index is None else self._summaries(conn, [index])[0]
 
@@ -145,7 +149,7 @@ class RunReader:
         share it. A page of 1000 such rows may be large: states go up to 5 MB each.
         """
         run = _run_id(run_id)
-        with reading(self._engine, self.tenant_id) as conn:
+        with reading(self.engine, self.tenant_id) as conn:
             index = self._index(conn, run)
             if index is None:
                 return []
@@ -162,7 +166,7 @@ class RunReader:
     def audit(self, run_id: uuid.UUID | str) -> list[AuditRecord]:
         """The run's audit chain in order, unchecked; empty for a run unknown here."""
         run = _run_id(run_id)
-        with reading(self._engine, self.tenant_id) as conn:
+        with reading(self.engine, self.tenant_id) as conn:
             index = self._index(conn, run)
             if index is None:
                 return []
@@ -174,7 +178,7 @@ class RunReader:
     def writes(self, run_id: uuid.UUID | str) -> list[WriteRecord]:
         """Every version of every pending write of the run, by (seq, task_id, idx)."""
         run = _run_id(run_id)
-        with reading(self._engine, self.tenant_id) as conn:
+        with reading(self.engine, self.tenant_id) as conn:
             index = self._index(conn, run)
             if index is None:
                 return []
@@ -183,17 +187,19 @@ class RunReader:
                 for row in conn.execute(run_queries.write_rows(self.tenant_id, index))
             ]
 
-    def verify(self, run_id: uuid.UUID | str) -> RunVerification:
+    def verify(
+        self, run_id: uuid.UUID | str, *, settled_before: dt.datetime | None = None
+    ) -> RunVerification:
         """Recomputes the run: chain, digest of every row, write sets, counts, index.
 
         Raises RunUnknown when nothing in this tenant speaks of the run. A run that the index has
-        lost is looked for in every month.
+        lost is looked for in every month. Rows older than `settled_before` are counted apart.
         """
         from cuo_checkpoint.verify import verify_run
 
         run = _run_id(run_id)
-        with reading(self._engine, self.tenant_id) as conn:
-            result = verify_run(conn, self.tenant_id, run, self._index(conn, run))
+        with reading(self.engine, self.tenant_id) as conn:
+            result = verify_run(conn, self.tenant_id, run, self._index(conn, run), settled_before)
         if result is None:
             raise RunUnknown(f"there is no run {run} in this tenant")
         return result

@@ -34,6 +34,7 @@ def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> En
         max_overflow=max(connections - 1, 0),
         pool_pre_ping=True,
         isolation_level="REPEATABLE READ",
+        hide_parameters=True,  # tracebacks of chained errors may be shown; values may not
         use_native_hstore=False,  # asking for its type would cost a query per connection
     )
     return engine.execution_options(schema_translate_map={None: schema})

@@ -269,7 +269,7 @@ def test_no_read_opens_a_month_it_does_not_need(
                 )
                 opened.setdefault(name, set()).update(month for (month,) in other)
 
-        event.listen(reader._engine, "after_cursor_execute", look)
+        event.listen(reader.engine, "after_cursor_execute", look)
         reads = {
             "list": reader.list_runs,
             "filter": lambda: reader.list_runs(persona="cfo"),

@@ -91,6 +91,25 @@ def sql(text: str) -> Attack:
     return lambda conn, params: conn.execute(text, params)
 
 
+def rewritten(bytes_of: str) -> Attack:
+    """Chain row 3 with other bytes, and the digest that fits them."""
+    return sql(
+        f"UPDATE cuo_memory_audit SET row_bytes = {bytes_of}, row_sha256 ="
+        f" sha256('\\x63756f2f726f772f763100'::bytea || prev_sha256 || {bytes_of})"
+        " WHERE tenant_id = %(t)s AND run_id = %(r)s AND chain_seq = 3"
+    )
+
+
+def swapped(conn: psycopg.Connection[Any], params: dict[str, Any]) -> None:
+    """Chain rows 3 and 4 in each other's place."""
+    for old, new in ((3, 1003), (4, 3), (1003, 4)):
+        conn.execute(
+            f"UPDATE cuo_memory_audit SET chain_seq = {new} WHERE tenant_id = %(t)s"
+            f" AND run_id = %(r)s AND chain_seq = {old}",
+            params,
+        )
+
+
 ONE_LOG = (
     "(SELECT checkpoint_id FROM cuo_langgraph_checkpoints WHERE tenant_id = %(t)s AND run_id ="
     " %(r)s AND kind = 'node_completed' ORDER BY seq LIMIT 1)"
@@ -199,17 +218,11 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "every audit row is missing",
     ),
     "a chain row's bytes are edited": (
-        sql(
-            "UPDATE cuo_memory_audit SET row_bytes = set_byte(row_bytes, 9, 57)"
-            " WHERE tenant_id = %(t)s AND run_id = %(r)s AND chain_seq = 3"
-        ),
-        "chain row 3: bytes and digest disagree",
+        rewritten("set_byte(row_bytes, 9, 57)"),
+        "chain row 4: does not follow the row before",
     ),
     "a chain row's bytes become noise": (
-        sql(
-            "UPDATE cuo_memory_audit SET row_bytes = '\\xff00' WHERE tenant_id = %(t)s"
-            " AND run_id = %(r)s AND chain_seq = 3"
-        ),
+        rewritten("'\\xff00'"),
         "chain row 3: what it says cannot be read",
     ),
     "a chain row's body is edited": (
@@ -227,10 +240,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         "chain row 1: column for 'kind' is not what its bytes say",
     ),
     "two chain rows change places": (
-        sql(
-            "UPDATE cuo_memory_audit SET chain_seq = 7 - chain_seq WHERE tenant_id = %(t)s"
-            " AND run_id = %(r)s AND chain_seq IN (3, 4)"
-        ),
+        swapped,
         "chain row 3: does not follow the row before",
     ),
     "the index counts wrongly": (
@@ -239,7 +249,7 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     ),
     "the index reopens the run": (
         sql("UPDATE cuo_runs SET state = 'open' WHERE tenant_id = %(t)s AND run_id = %(r)s"),
-        "index: closed of cuo_runs",
+        "index: state of cuo_runs is not what the rows give: open against closed",
     ),
     "the index is lost": (
         sql("DELETE FROM cuo_runs WHERE tenant_id = %(t)s AND run_id = %(r)s"),

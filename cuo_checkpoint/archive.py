@@ -1,0 +1,272 @@
+"""What `cuo-archive` does, without its command line: months, reports, verification of many runs."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import Connection, Engine, func, select, tuple_
+
+from cuo_checkpoint import _sql, partitions
+from cuo_checkpoint.catalog import MonthTable, catalog, months
+from cuo_checkpoint.db import translated
+from cuo_checkpoint.errors import SchemaNotReady
+from cuo_checkpoint.models import (
+    PARTITIONED_TABLES,
+    AuditRow,
+    LogRow,
+    PendingWriteRow,
+    RunIndex,
+    Tombstone,
+)
+from cuo_checkpoint.run_check import RunVerification
+from cuo_checkpoint.run_records import rfc3339
+from cuo_checkpoint.runs import RunReader
+from cuo_checkpoint.sessions import open_engine, reading
+from cuo_checkpoint.verify import all_runs, verify_run
+
+__all__ = [
+    "MonthsReport",
+    "VerifyReport",
+    "ensure_partitions",
+    "sees_all",
+    "status",
+    "tenants_of",
+    "verify",
+]
+
+_SETTLED: Final = dt.timedelta(minutes=5)
+"""Rows older than this are committed: every write is one statement, which takes seconds at most."""
+
+_BATCH: Final = 100
+"""Runs verified in one transaction."""
+
+_SEES_ALL: Final = sql.SQL("""
+SELECT EXISTS (SELECT FROM pg_policy p, unnest(p.polroles) AS r(role)
+               WHERE p.polrelid = to_regclass({table}) AND p.polname IN ('cuo_auditor_reads', 'cuo_owner_reads')
+                 AND pg_has_role(current_user, r.role, 'USAGE')) AS sees
+""")
+"""Whether the connected role reads every tenant's rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonthsReport:
+    """Which partitions were made now, and all that are there."""
+
+    made: list[str]
+    present: list[MonthTable]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"made": self.made, "present": [month.name for month in self.present]}
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What verifying many runs showed. `strays` are rows that no run accounts for."""
+
+    runs: int = 0
+    rows: int = 0
+    chain_rows: int = 0
+    writes: int = 0
+    broken: list[RunVerification] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.broken and not self.strays
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "runs": self.runs,
+            "rows": self.rows,
+            "chain_rows": self.chain_rows,
+            "writes": self.writes,
+            "broken": [verdict.to_json() for verdict in self.broken],
+            "strays": self.strays,
+        }
+
+
+def ensure_partitions(dsn: str, *, schema: str = "public") -> MonthsReport:
+    """Makes the current month and the next three where they are missing; again, makes nothing.
+
+    Any of the log's roles may. Raises StoreUnavailable, and SchemaNotReady for a database that is
+    not migrated or a role without the right.
+    """
+    conninfo = dsn.replace("postgresql+psycopg://", "postgresql://", 1)
+    try:
+        with psycopg.connect(conninfo, prepare_threshold=None) as conn:
+            rows = conn.execute(_sql.Statements(schema).ensure_partitions).fetchall()
+    except psycopg.Error as error:
+        raise translated(error) from error
+    with catalog(dsn) as looking:
+        return MonthsReport(sorted(name for (name,) in rows), months(looking, schema))
+
+
+def status(dsn: str, *, schema: str = "public") -> dict[str, Any]:
+    """Months, estimated rows and bytes of each table, and whether the coming month is there.
+
+    Estimates are the planner's, null before the first ANALYZE; bytes include indexes.
+    Raises SchemaNotReady when the schema holds no log.
+    """
+    with catalog(dsn) as conn:
+        row = conn.execute("SELECT now() AS now").fetchone() or {}
+        found = months(conn, schema)
+    if not found:
+        raise SchemaNotReady(
+            f"schema {schema!r} holds no log.",
+            remedy="Run as the owner role: alembic upgrade head.",
+        )
+    tables, missing = [], []
+    for parent in PARTITIONED_TABLES:
+        own = sorted((m for m in found if m.parent == parent), key=lambda m: m.month or (0, 0))
+        known = [m.month for m in own if m.month is not None]
+        estimates = [m.rows for m in own if m.rows is not None]
+        tables.append(
+            {
+                "table": parent,
+                "months": [
+                    {
+                        "month": None if m.month is None else str(m.month),
+                        "partition": m.name,
+                        "rows_estimate": m.rows,
+                        "bytes": m.size,
+                    }
+                    for m in own
+                ],
+                "oldest": str(min(known)) if known else None,
+                "newest": str(max(known)) if known else None,
+                "rows_estimate": sum(estimates) if estimates else None,
+                "bytes": sum(m.size for m in own),
+            }
+        )
+        missing += [
+            month.partition_of(parent)
+            for month in partitions.missing_months(known, row["now"], ahead=1)
+        ]
+    return {
+        "schema": schema,
+        "now": rfc3339(row["now"]),
+        "tables": tables,
+        "missing": missing,
+    }
+
+
+def tenants_of(dsn: str, run_id: uuid.UUID, *, schema: str = "public") -> list[uuid.UUID]:
+    """The tenants in which a run of this id is indexed, as far as the role sees them."""
+    engine = open_engine(dsn, schema=schema, connections=1)
+    try:
+        with reading(engine, None) as conn:
+            query = select(RunIndex.tenant_id).where(RunIndex.run_id == run_id)
+            return list(conn.execute(query).scalars())
+    finally:
+        engine.dispose()
+
+
+def sees_all(dsn: str, *, schema: str = "public") -> bool:
+    """Whether the role of `dsn` reads every tenant: the auditor does, the application does not."""
+    table = sql.Literal(sql.Identifier(schema, "cuo_runs").as_string(None))
+    with catalog(dsn) as conn:
+        row = conn.execute(_SEES_ALL.format(table=table)).fetchone()
+    return bool(row and row["sees"])
+
+
+def verify(
+    dsn: str,
+    *,
+    schema: str = "public",
+    tenant_id: uuid.UUID | None = None,
+    run_id: uuid.UUID | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> VerifyReport:
+    """Verifies one run (tenant and run), a tenant's runs, or all (neither; needs an auditor).
+
+    A log in use can be verified: each run is read in one snapshot. Beyond single runs it also
+    counts: rows that lie outside every run's months or places are strays. `progress`
+    is told (runs done, runs indexed) after each run. Raises RunUnknown for a run that is not there.
+    """
+    report = VerifyReport()
+    with RunReader(dsn, tenant_id=tenant_id or uuid.UUID(int=0), schema=schema) as reader:
+        if run_id is not None:
+            _add(report, reader.verify(run_id))
+            return report
+        with reading(reader.engine, tenant_id) as conn:
+            cutoff = conn.execute(select(func.now())).scalar_one() - _SETTLED
+            total = _count(conn, RunIndex, tenant_id)
+            settled: Counter[tuple[str, uuid.UUID]] = Counter()
+            for batch in _batches(all_runs(conn, tenant_id)):
+                for verdict in _verify_batch(reader.engine, tenant_id, batch, cutoff):
+                    _add(report, verdict)
+                    for table, count in verdict.settled.items():
+                        settled[table, verdict.tenant_id] += count
+                    progress(report.runs, total)
+        with reading(reader.engine, tenant_id) as conn:
+            for model in (LogRow, AuditRow, PendingWriteRow, Tombstone):
+                report.strays += _strays(conn, model, tenant_id, cutoff, settled)
+    return report
+
+
+def _verify_batch(
+    engine: Engine,
+    tenant_id: uuid.UUID | None,
+    batch: list[tuple[uuid.UUID, uuid.UUID]],
+    cutoff: dt.datetime,
+) -> Iterator[RunVerification]:
+    """The runs in one snapshot. One that only writes or tombstones speak of has no verdict: they
+    are then counted as strays."""
+    with reading(engine, tenant_id) as conn:
+        key = tuple_(RunIndex.tenant_id, RunIndex.run_id)
+        rows = conn.execute(select(RunIndex.__table__).where(key.in_(batch)))
+        indexed = {(row.tenant_id, row.run_id): row for row in rows}
+        for tenant, run in batch:
+            verdict = verify_run(conn, tenant, run, indexed.get((tenant, run)), cutoff)
+            if verdict is not None:
+                yield verdict
+
+
+def _batches(
+    runs: Iterator[tuple[uuid.UUID, uuid.UUID]],
+) -> Iterator[list[tuple[uuid.UUID, uuid.UUID]]]:
+    while batch := list(itertools.islice(runs, _BATCH)):
+        yield batch
+
+
+def _add(report: VerifyReport, verdict: RunVerification) -> None:
+    report.runs += 1
+    report.rows += verdict.rows
+    report.chain_rows += verdict.chain_rows
+    report.writes += verdict.writes
+    if not verdict.ok:
+        report.broken.append(verdict)
+
+
+def _count(conn: Connection, model: Any, tenant_id: uuid.UUID | None) -> int:
+    query = select(func.count()).select_from(model)
+    if tenant_id is not None:
+        query = query.where(model.tenant_id == tenant_id)
+    return int(conn.execute(query).scalar_one())
+
+
+def _strays(
+    conn: Connection,
+    model: Any,
+    tenant_id: uuid.UUID | None,
+    cutoff: dt.datetime,
+    settled: Counter[tuple[str, uuid.UUID]],
+) -> list[str]:
+    query = select(model.tenant_id, func.count()).where(model.created_at < cutoff)
+    if tenant_id is not None:
+        query = query.where(model.tenant_id == tenant_id)
+    table = str(model.__tablename__)
+    return [
+        f"tenant {tenant}: {count - settled[table, tenant]} rows of {table} lie outside every run"
+        for tenant, count in conn.execute(query.group_by(model.tenant_id))
+        if count != settled[table, tenant]
+    ]
