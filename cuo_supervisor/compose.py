@@ -30,7 +30,13 @@ from cuo_supervisor.errors import (
     UsageError,
 )
 from cuo_supervisor.gateway import Gateway
-from cuo_supervisor.identity import LOCAL_IDENTITY, Identity, TokenVerifier
+from cuo_supervisor.identity import (
+    LOCAL_IDENTITY,
+    ROLE_AGENT_PERSONA,
+    ROLE_APPROVER,
+    Identity,
+    TokenVerifier,
+)
 from cuo_supervisor.nodes import OUTBOX
 from cuo_supervisor.settings import Settings
 from cuo_supervisor.skills import SkillRunner
@@ -147,22 +153,26 @@ def open_place(settings: Settings) -> Iterator[Place]:
         yield Place(server.app_dsn, "public")
 
 
-def identity_of(settings: Settings, token: str | None = None) -> Identity:
+def identity_of(
+    settings: Settings, token: str | None = None, *, approver: bool = False
+) -> Identity:
     """Who asks: the local operator, or whom the token (by default CUO_JWT) proves.
 
+    A token speaks for an agent persona; with `approver` one that may only approve will do too.
     Raises IdentityRejected.
     """
     if settings.mode == "local":
         return LOCAL_IDENTITY
     given = token or (settings.jwt.get_secret_value() if settings.jwt else "")
     if not given:
-        raise IdentityRejected("token_missing", "server mode needs a token: set CUO_JWT")
+        raise IdentityRejected("missing", "server mode needs a token: set CUO_JWT")
     verifier = TokenVerifier(
         jwks=settings.jwks or "",
         issuer=settings.jwt_issuer or "",
         audience=settings.jwt_audience or "",
     )
-    return verifier.verify(given)
+    roles = {ROLE_AGENT_PERSONA, ROLE_APPROVER} if approver else {ROLE_AGENT_PERSONA}
+    return verifier.verify(given, accept=frozenset(roles))
 
 
 def make_supervisor(

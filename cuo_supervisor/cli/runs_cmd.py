@@ -139,7 +139,8 @@ def _reader() -> Iterator[Any]:
     from cuo_supervisor.compose import identity_of
 
     settings = Settings.load()
-    identity = identity_of(settings)
+    # Whoever decides on a waiting run must be able to read it first.
+    identity = identity_of(settings, approver=True)
     with place_of(settings) as place, RunReader(
         place.conninfo, tenant_id=identity.tenant_id, schema=place.schema, connections=1
     ) as reader:

@@ -1,4 +1,4 @@
-"""`cyberos-cuo supervisor`: route, resume, continue, skills, personas, graph."""
+"""`cyberos-cuo supervisor`: route, resume, continue, replay, skills, personas, graph."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from cuo_supervisor.cli.common import (
     remark,
     stdin_text,
 )
+from cuo_supervisor.cli.replay_cmd import replay
+from cuo_supervisor.cli.skills_cmd import skills
 from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
 from cuo_supervisor.errors import UsageError
 from cuo_supervisor.settings import Settings
@@ -118,21 +120,27 @@ def resume(run: str, approved: bool | None, reason: str | None, as_json: bool) -
     async def ask(made: Any, identity: Any) -> Any:
         return await made.resume(run_id, answer, identity=identity)
 
-    return _answer(Settings.load(), ask, as_json, durable=True)
+    return _answer(Settings.load(), ask, as_json, durable=True, approver=True)
 
 
 @supervisor.command("continue")
 @click.argument("run")
+@click.option(
+    "--rerun-idempotent",
+    is_flag=True,
+    default=False,
+    help="Run the skill again although it may have run; only if its manifest says it is harmless.",
+)
 @json_option
 @debug_option
-def continue_(run: str, as_json: bool) -> int:
+def continue_(run: str, rerun_idempotent: bool, as_json: bool) -> int:
     """Continue a run whose process went away. A skill that may have run is not run again."""
     from cuo_supervisor.cli.common import run_uuid
 
     run_id = run_uuid(run)
 
     async def ask(made: Any, identity: Any) -> Any:
-        return await made.carry_on(run_id, identity=identity)
+        return await made.carry_on(run_id, identity=identity, rerun_idempotent=rerun_idempotent)
 
     return _answer(Settings.load(), ask, as_json, durable=True)
 
@@ -162,23 +170,8 @@ def personas(as_json: bool) -> int:
     return 0
 
 
-@supervisor.command()
-@json_option
-@debug_option
-def skills(as_json: bool) -> int:
-    """The catalogue's skills, their operations and whether they need approval."""
-    from cuo_supervisor.catalog_loader import load_catalog
-
-    catalog = load_catalog(Settings.load().catalog)
-    if as_json:
-        emit_json({"snapshot_hash": catalog.snapshot_hash, **catalog.to_snapshot()})
-        return 0
-    for skill in catalog.skills:
-        gate = "needs approval" if skill.is_destructive else ""
-        click.echo(
-            f"{skill.skill_name:<28} {skill.operation or '-':<18} {gate:<15} {skill.description}"
-        )
-    return 0
+supervisor.add_command(skills)
+supervisor.add_command(replay)
 
 
 @supervisor.command()
@@ -192,7 +185,12 @@ def graph() -> int:
 
 
 def _answer(
-    settings: Settings, ask: Callable[[Any, Any], Awaitable[Any]], as_json: bool, *, durable: bool
+    settings: Settings,
+    ask: Callable[[Any, Any], Awaitable[Any]],
+    as_json: bool,
+    *,
+    durable: bool,
+    approver: bool = False,
 ) -> int:
     """Opens what the call needs, makes it, prints the decision, returns its exit code."""
     import contextlib
@@ -201,7 +199,7 @@ def _answer(
     from cuo_supervisor.compose import identity_of, make_supervisor
     from cuo_supervisor.core.decision import exit_code_of
 
-    identity = identity_of(settings)
+    identity = identity_of(settings, approver=approver)
 
     async def work(place: Any) -> Any:
         async with make_supervisor(settings, place, say=remark, max_connections=2) as made:

@@ -28,6 +28,7 @@ __all__ = [
     "SHORTLIST",
     "Match",
     "Request",
+    "closest_phrases",
     "keyword_quality",
     "lay_out",
     "match_skills",
@@ -161,6 +162,26 @@ def match_skills(request: Request, index: CatalogIndex) -> list[Match]:
             del best[SHORTLIST:]
             floor = best[-1].evidence
     return best
+
+
+def closest_phrases(
+    request: Request, index: CatalogIndex, skill: SkillIndex, limit: int = 3
+) -> list[tuple[str, float, tuple[str, ...]]]:
+    """A skill's phrases nearest to the request: text, share found, the request's words that count.
+
+    For explaining, not for scoring: every phrase of the skill is aligned.
+    """
+    found = [
+        (" ".join(word.text for word in phrase.words), *_align(request, phrase))
+        for phrase in index.phrases
+        if index.skills[phrase.skill] is skill
+    ]
+    found = [entry for entry in found if entry[1] > 0]
+    found.sort(key=lambda entry: (-entry[1], entry[0]))
+    return [
+        (text, share, tuple(request.tokens[at].text for at in sorted(places)))
+        for text, share, places in found[:limit]
+    ]
 
 
 def _bounds(

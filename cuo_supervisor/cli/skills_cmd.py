@@ -1,0 +1,91 @@
+"""`cyberos-cuo supervisor skills`: the catalogue, or why a request matches what it matches."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from cuo_supervisor.cli.common import (
+    debug_option,
+    emit_json,
+    json_option,
+    printable,
+    stdin_text,
+)
+from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
+from cuo_supervisor.settings import Settings
+
+if TYPE_CHECKING:
+    from cuo_supervisor.core.explain import ExplainedSkill, Explanation
+
+__all__ = ["skills"]
+
+_GATES = {
+    "pass": "may run on its own",
+    "persona_defer_matrix": "left to a person by this persona, at any confidence",
+    "approval_required": "waits for a person's approval",
+    "operation_unknown": "never runs on its own: no registered operation",
+}
+
+
+@click.command()
+@click.option("--query", help="Explain how this request matches; - reads it from standard input.")
+@click.option("--persona", default="genie", show_default=True, help="Who would ask.")
+@json_option
+@debug_option
+def skills(query: str | None, persona: str, as_json: bool) -> int:
+    """The catalogue's skills; with --query, why they match it. Nothing is recorded or invoked."""
+    from cuo_supervisor.catalog_loader import load_catalog
+
+    catalog = load_catalog(Settings.load().catalog)
+    if query is not None:
+        from cuo_supervisor.core.explain import explain
+        from cuo_supervisor.core.personas import get_persona
+
+        text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else query)
+        explanation = explain(text, get_persona(persona), catalog)
+        if as_json:
+            emit_json(asdict(explanation))
+        else:
+            click.echo(_explained_text(explanation))
+        return 0
+    if as_json:
+        emit_json({"snapshot_hash": catalog.snapshot_hash, **catalog.to_snapshot()})
+        return 0
+    for skill in catalog.skills:
+        gate = "needs approval" if skill.is_destructive else ""
+        click.echo(
+            f"{skill.skill_name:<28} {skill.operation or '-':<18} {gate:<15} {skill.description}"
+        )
+    return 0
+
+
+def _explained_text(explanation: Explanation) -> str:
+    lines = [click.style(f"by the rules alone: {explanation.path}", bold=True)]
+    if not explanation.candidates:
+        lines.append("  no skill has a word of this request in its phrases, name or keywords")
+    for candidate in explanation.candidates:
+        lines += ["", *_skill_lines(candidate)]
+    return "\n".join(lines)
+
+
+def _skill_lines(candidate: ExplainedSkill) -> list[str]:
+    gate = _GATES[candidate.gate]
+    lines = [
+        click.style(f"{candidate.skill_name}  {candidate.confidence:.2f}", bold=True),
+        f"  gate        {gate} ({candidate.operation or 'no operation'})",
+    ]
+    for trigger in candidate.triggers:
+        words = printable(" ".join(trigger.words))
+        lines.append(f'  trigger     {trigger.share:.2f} of "{trigger.phrase}": {words}')
+    parts = ", ".join(f"{name} {value:g}" for name, value in candidate.components.items() if value)
+    lines.append(f"  components  {parts}")
+    if candidate.arguments:
+        named = ", ".join(f"{name}={value}" for name, value in candidate.arguments.items())
+        lines.append(f"  arguments   {printable(named)}")
+    if candidate.missing_arguments:
+        lines.append(f"  missing     {', '.join(candidate.missing_arguments)}")
+    lines += [f"  held back   {printable(reason)}" for reason in candidate.held_back]
+    return lines
