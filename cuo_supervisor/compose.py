@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import errors as store_errors
 from cuo_checkpoint.audit_append import append_replayed
+from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.saver import PostgresCheckpointer
 from cuo_supervisor import catalog_threads
 from cuo_supervisor.catalog_loader import load_catalog
@@ -75,6 +76,8 @@ class CuoStore:
             scrub=scrub,
             metadata_keys=("run_id",),
             max_connections=max_connections,
+            # Two processes on one run would each end it with a decision; so only one may go on.
+            strict_parent=True,
         )
         self.outbox_channel = OUTBOX
 
@@ -89,6 +92,23 @@ class CuoStore:
         if approval is None:
             return await self.saver.aclaim(config, name, value)
         return await self.saver.aclaim(config, name, value, approval=approval)
+
+    async def claimed(self, config: RunnableConfig, name: str) -> Any:
+        where = config["configurable"]
+        return await asyncio.to_thread(
+            self._claimed, str(where["tenant_id"]), str(where["run_id"]), name
+        )
+
+    def _claimed(self, tenant_id: str, run_id: str, name: str) -> Any:
+        place = self._place
+        with RunReader(
+            place.conninfo, tenant_id=tenant_id, schema=place.schema, connections=1
+        ) as reader:
+            for write in reader.writes(run_id):
+                # A claim stands under an id no checkpoint can have.
+                if write.channel == name and write.lg_checkpoint_id.startswith("$claim/"):
+                    return write.value
+        return None
 
     async def keep_catalog(
         self, tenant_id: str, snapshot_hash: str, month: str, snapshot: Mapping[str, Any]
@@ -127,6 +147,8 @@ def translate(error: BaseException) -> SupervisorError | None:
         return None
     if isinstance(seen, (store_errors.StoreUnavailable, store_errors.SchemaNotReady)):
         return StoreDown(str(seen))
+    if isinstance(seen, store_errors.StaleParent):
+        return DataError("another process is at work on this run; nothing more was done here")
     if isinstance(seen, (store_errors.AuditFailed, store_errors.WriteRefused)):
         return AuditWriteFailed(f"a step could not be recorded, so it did not happen: {seen}")
     if isinstance(seen, (store_errors.InvalidIdentifier, store_errors.TenantRequired)):
@@ -135,13 +157,18 @@ def translate(error: BaseException) -> SupervisorError | None:
 
 
 @contextlib.contextmanager
-def open_place(settings: Settings) -> Iterator[Place]:
+def open_place(settings: Settings, *, check: bool = True) -> Iterator[Place]:
     """The log's place for the length of a block: the named server, or the local database, started.
 
-    Raises StoreDown when the local database cannot be started or migrated.
+    Raises StoreDown when the server cannot be reached or is not as this version needs it (with
+    the remedy; `check=False` leaves that to the caller), and when the local database cannot be
+    started or migrated.
     """
     if settings.conninfo is not None:
-        yield Place(settings.conninfo, settings.schema_name)
+        place = Place(settings.conninfo, settings.schema_name)
+        if check:
+            _require_ready(place)
+        yield place
         return
     from cuo_checkpoint.local import local_database
 
@@ -151,6 +178,23 @@ def open_place(settings: Settings) -> Iterator[Place]:
         except store_errors.CheckpointError as error:
             raise StoreDown(str(error)) from error
         yield Place(server.app_dsn, "public")
+
+
+def _require_ready(place: Place) -> None:
+    """Refuses a database that is not migrated, not protected or not granted; makes missing months."""
+    from cuo_checkpoint import archive, readiness
+
+    try:
+        try:
+            readiness.require(place.conninfo, schema=place.schema)
+        except store_errors.SchemaNotReady as first:
+            try:
+                archive.ensure_partitions(place.conninfo, schema=place.schema)
+            except store_errors.CheckpointError:
+                raise first from None
+            readiness.require(place.conninfo, schema=place.schema)
+    except store_errors.CheckpointError as error:
+        raise StoreDown(str(error)) from error
 
 
 def identity_of(
