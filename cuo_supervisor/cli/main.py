@@ -19,6 +19,7 @@ _COMMANDS: Final = {
         "Route a request; answer or continue a run.",
     ),
     "runs": ("cuo_supervisor.cli.runs_cmd", "runs", "Read the log: list, show and verify runs."),
+    "serve": ("cuo_supervisor.cli.serve_cmd", "serve", "Serve the HTTP API and the run pages."),
     "doctor": (
         "cuo_supervisor.cli.doctor_cmd",
         "doctor",

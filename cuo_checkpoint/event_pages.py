@@ -1,0 +1,243 @@
+"""A run's log rows as JSON, page by page or as one stream: what the HTTP service sends.
+
+Rows come in order of arrival. Within a thread `seq` is given out under the thread's lock, so it
+follows the order of commits: a row that becomes visible later stands behind all that were visible.
+A run may have rows in several threads, so a cursor holds one `seq` for each of them.
+
+Rows are encoded here, with the states' text as the database gives it: parsing a state only to
+write it again would be most of the work.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Collection, Generator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, or_, select
+
+from cuo_checkpoint import run_queries
+from cuo_checkpoint.errors import InvalidIdentifier
+from cuo_checkpoint.models import LogRow, RunIndex
+from cuo_checkpoint.run_records import rfc3339
+from cuo_checkpoint.sessions import reading
+
+__all__ = [
+    "EventChunk",
+    "EventPage",
+    "RunHead",
+    "encode_cursor",
+    "parse_cursor",
+    "read_head",
+    "read_page",
+    "stream_rows",
+]
+
+Positions = Mapping[str, int]
+"""For each thread, the `seq` of the last row that was read."""
+
+_FETCH: Final = 50
+"""Rows per fetch: states go up to 5 MB, so this and not the page bounds memory."""
+
+_THREADS_MAX: Final = 32
+_CURSOR_MAX: Final = 32 * 1024
+_SEQ_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunHead:
+    """What the index says of a run: enough to tell whether it grew."""
+
+    run_id: uuid.UUID
+    state: str
+    log_rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Encoded rows, where the next page starts (None: no more now), and where these end."""
+
+    rows: list[bytes]
+    next: str | None
+    tail: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventChunk:
+    """Some encoded rows of a stream, and the last `seq` of each thread among them."""
+
+    rows: list[bytes]
+    places: dict[str, int]
+
+
+def encode_cursor(positions: Positions) -> str:
+    """A place in a run, as text that may stand in a URL. Raises InvalidIdentifier beyond 32 threads."""
+    if len(positions) > _THREADS_MAX:
+        raise InvalidIdentifier(
+            "cursor", "cannot hold a run of so many threads; ask for application/x-ndjson"
+        )
+    raw = orjson.dumps(sorted(positions.items()))
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def parse_cursor(cursor: str) -> dict[str, int]:
+    """The place behind a cursor. Raises InvalidIdentifier for text that is none."""
+    try:
+        if len(cursor) > _CURSOR_MAX:
+            raise ValueError  # noqa: TRY301 - one message for every malformed cursor
+        padded = cursor.encode("ascii") + b"=" * (-len(cursor) % 4)
+        pairs = orjson.loads(base64.b64decode(padded, altchars=b"-_", validate=True))
+        found = {thread: seq for thread, seq in pairs}  # noqa: C416 - checks that each is a pair
+        if (
+            len(found) != len(pairs)
+            or len(found) > _THREADS_MAX
+            or not all(
+                type(thread) is str
+                and "\0" not in thread
+                and type(seq) is int
+                and 0 <= seq <= _SEQ_MAX
+                for thread, seq in found.items()
+            )
+        ):
+            raise ValueError  # noqa: TRY301
+    except (ValueError, TypeError, binascii.Error):
+        raise InvalidIdentifier("cursor", "is not one that this service returned") from None
+    return found
+
+
+def read_head(engine: Engine, tenant_id: uuid.UUID, run_id: uuid.UUID) -> RunHead | None:
+    """The run's entry in the index; None when this tenant has no such run."""
+    with reading(engine, tenant_id) as conn:
+        index = _index(conn, tenant_id, run_id)
+    return None if index is None else RunHead(run_id, index.state, index.log_rows)
+
+
+def read_page(
+    engine: Engine,
+    tenant_id: uuid.UUID,
+    run_id: uuid.UUID,
+    *,
+    after: Positions,
+    limit: int,
+    max_bytes: int,
+    kinds: Collection[str] | None = None,
+) -> EventPage | None:
+    """Up to `limit` rows behind `after`; None when this tenant has no such run.
+
+    A page ends early once it holds `max_bytes`, but never before its first row.
+    """
+    places = dict(after)
+    found: list[bytes] = []
+    size = 0
+    more = False
+    with reading(engine, tenant_id) as conn:
+        index = _index(conn, tenant_id, run_id)
+        if index is None:
+            return None
+        with closing(_rows(conn, tenant_id, index, places, limit + 1, kinds)) as rows:
+            for row in rows:
+                if len(found) == limit or size >= max_bytes:
+                    more = True
+                    break
+                encoded = _encoded(row)
+                found.append(encoded)
+                size += len(encoded)
+                places[row.thread_id] = row.seq
+    tail = encode_cursor(places)
+    return EventPage(found, tail if more else None, tail)
+
+
+def stream_rows(
+    engine: Engine,
+    tenant_id: uuid.UUID,
+    run_id: uuid.UUID,
+    *,
+    after: Positions,
+    kinds: Collection[str] | None = None,
+) -> Generator[EventChunk]:
+    """All rows behind `after`, some at a time, in one snapshot that is held until the end.
+
+    Holds a connection and a transaction: the caller bounds how long, and closes the iterator.
+    Empty for a run unknown here.
+    """
+    with reading(engine, tenant_id) as conn:
+        index = _index(conn, tenant_id, run_id)
+        if index is None:
+            return
+        chunk = EventChunk([], {})
+        with closing(_rows(conn, tenant_id, index, after, None, kinds)) as rows:
+            for row in rows:
+                chunk.rows.append(_encoded(row))
+                chunk.places[row.thread_id] = row.seq
+                if len(chunk.rows) == _FETCH:
+                    yield chunk
+                    chunk = EventChunk([], {})
+        if chunk.rows:
+            yield chunk
+
+
+def _index(conn: Connection, tenant_id: uuid.UUID, run_id: uuid.UUID) -> Any:
+    query = select(
+        RunIndex.run_id, RunIndex.state, RunIndex.log_rows, RunIndex.first_at, RunIndex.newest_at
+    ).where(RunIndex.tenant_id == tenant_id, RunIndex.run_id == run_id)
+    return conn.execute(query).one_or_none()
+
+
+def _rows(
+    conn: Connection,
+    tenant_id: uuid.UUID,
+    index: Row[Any],
+    after: Positions,
+    limit: int | None,
+    kinds: Collection[str] | None,
+) -> Generator[Row[Any]]:
+    query = run_queries.event_rows(
+        tenant_id, index, after_seq=0, limit=limit or _SEQ_MAX, kinds=kinds, with_state=True
+    )
+    if after:
+        query = query.where(_behind(after))
+    # A server-side cursor for many rows: the driver would otherwise hold them all at once.
+    many = limit is None or limit > _FETCH
+    with conn.execute(query, execution_options={"yield_per": _FETCH} if many else {}) as result:
+        yield from result
+
+
+def _behind(after: Positions) -> ColumnElement[bool]:
+    known = [and_(LogRow.thread_id == thread, LogRow.seq > seq) for thread, seq in after.items()]
+    return or_(*known, LogRow.thread_id.not_in(list(after)))
+
+
+def _encoded(row: Row[Any]) -> bytes:
+    """One row as JSON, its names as in the table and, for the state, as the log's readers know it."""
+    langgraph = row.langgraph
+    return orjson.dumps(
+        {
+            "checkpoint_id": str(row.checkpoint_id),
+            "run_id": str(row.run_id),
+            "parent_checkpoint_id": None
+            if row.parent_checkpoint_id is None
+            else str(row.parent_checkpoint_id),
+            "kind": row.kind,
+            "node_name": row.node_name,
+            "edge_from": row.edge_from,
+            "edge_to": row.edge_to,
+            "state_json": orjson.Fragment(row.state),
+            "trace_id": row.trace_id,
+            "created_at": rfc3339(row.created_at),
+            "thread_id": row.thread_id,
+            "checkpoint_ns": row.checkpoint_ns,
+            "seq": row.seq,
+            "step": row.step,
+            "phase": row.phase,
+            "ordinal": row.ordinal,
+            "lg_checkpoint_id": row.lg_checkpoint_id,
+            "langgraph": None if langgraph is None else orjson.Fragment(langgraph),
+            "state_sha256": row.state_sha256.hex(),
+            "row_sha256": row.row_sha256.hex(),
+        }
+    )

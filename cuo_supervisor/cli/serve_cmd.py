@@ -1,0 +1,160 @@
+"""`cyberos-cuo serve`: the HTTP service and the auditor's page."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from cuo_supervisor.cli.common import debug_option, place_of, remark
+from cuo_supervisor.errors import ConfigError, UsageError
+from cuo_supervisor.settings import Settings
+
+__all__ = ["serve"]
+
+_EPILOG = """\b
+Examples:
+  cyberos-cuo serve
+  cyberos-cuo serve --port 0
+  curl -s http://127.0.0.1:8321/v1/cuo/runs
+  curl -s -H 'Accept: application/x-ndjson' http://127.0.0.1:8321/v1/cuo/runs/RUN/checkpoints
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on. Local mode has no login and takes loopback only.",
+)
+@click.option(
+    "--port",
+    default=8321,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="0: any free one, told on stderr.",
+)
+@click.option(
+    "--shutdown-seconds",
+    default=30,
+    show_default=True,
+    type=click.IntRange(1, 600),
+    help="How long runs in flight may take to end once asked to stop.",
+)
+@debug_option
+def serve(host: str, port: int, shutdown_seconds: int) -> int:
+    """Serve the API and the pages until SIGTERM or Ctrl-C; runs in flight end first.
+
+    Speaks plain HTTP: in server mode put a proxy with TLS before it.
+    """
+    settings = Settings.load()
+    try:
+        import uvicorn
+
+        from cuo_supervisor.http import Options, create_app
+        from cuo_supervisor.http.metrics import Metrics
+        from cuo_supervisor.http.options import is_loopback
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"serving needs the api extra ({error.name} is missing): pip install 'cuo[api]'"
+        ) from None
+    if settings.mode == "local" and not is_loopback(host):
+        raise UsageError(
+            "local mode has no login, so it listens on loopback only; "
+            "set CUO_DATABASE_URL and the three settings of identity to serve others"
+        )
+    options = Options(shutdown_seconds=float(shutdown_seconds))
+    with contextlib.ExitStack() as stack:
+        listening = stack.enter_context(_socket(host, port))
+        metrics = Metrics()
+        stack.callback(_measure(metrics))
+        place = stack.enter_context(place_of(settings))
+        app = create_app(settings, place, options=options, metrics=metrics)
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            lifespan="on",
+            access_log=False,
+            log_level="warning",
+            server_header=False,
+            proxy_headers=False,  # the peer is the socket's; no rule here depends on another
+            timeout_keep_alive=15,
+            timeout_graceful_shutdown=shutdown_seconds,
+        )
+        _server_of(uvicorn, config, _address(listening)).run(sockets=[listening])
+    return 0
+
+
+def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
+    from cuo_supervisor import gateway_provider
+
+    class Server(uvicorn.Server):  # type: ignore[misc]
+        """Says where it listens, and leaves signals to end this process in order."""
+
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            if self.started:
+                remark(f"serving on {address}")
+                gateway_provider.start_warm_up()
+
+        @contextlib.contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            # The original raises the signal again afterwards, before the database is left.
+            before = {
+                number: signal.signal(number, self.handle_exit)
+                for number in (signal.SIGINT, signal.SIGTERM)
+            }
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    return Server(config)
+
+
+def _socket(host: str, port: int) -> socket.socket:
+    """Bound before anything slow, so that a wrong address is told at once."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=128)
+    except (OSError, UnicodeError, IndexError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not an address"
+        raise UsageError(f"cannot listen on {host} port {port}: {reason}") from None
+
+
+def _address(listening: socket.socket) -> str:
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _measure(metrics: Any) -> Any:
+    """Counts for /metrics, and for OTLP when OTEL_EXPORTER_OTLP_* names where; how to stop."""
+    if any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+        from cuo_supervisor import telemetry_sdk
+
+        tracing, metering = telemetry_sdk.install(
+            readers=[PeriodicExportingMetricReader(OTLPMetricExporter()), metrics.reader]
+        )
+
+        def stop() -> None:
+            tracing.shutdown()
+            metering.shutdown()
+
+        return stop
+    from opentelemetry import metrics as api
+    from opentelemetry.sdk.metrics import MeterProvider
+
+    provider = MeterProvider([metrics.reader])
+    api.set_meter_provider(provider)
+    return provider.shutdown

@@ -1,0 +1,171 @@
+"""The outermost layer: what every request must satisfy, and what every response carries.
+
+Written as plain ASGI: a streamed response must pass through it chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from cuo_supervisor.http.options import Options, is_loopback
+from cuo_supervisor.http.problems import Problem, problem_of, problem_response, unexpected
+
+__all__ = ["CutOff", "Guard"]
+
+_MAX_QUERY_STRING: Final = 40 * 1024
+"""Bytes. A cursor of a run in 32 threads with long names is the longest thing asked for."""
+
+_MAX_PATH: Final = 1024
+_UNSAFE: Final = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+_FORM: Final = "application/x-www-form-urlencoded"
+
+_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; img-src 'self' data:; form-action 'self'; "
+        "base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    # Not no-referrer: browsers then send `Origin: null` with forms, and the check below needs it.
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class CutOff(Exception):
+    """A response that had begun could not be completed. For the server, which then hangs up."""
+
+
+class Guard:
+    """Checks host, origin, sizes and body of a request; adds security headers to the response.
+
+    In local mode there is no login, so a page of somebody else's that a browser shows must not
+    reach this service: only loopback host names are answered (a foreign name that resolves to
+    127.0.0.1 is refused), and writing calls must not come from another site.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        options: Options,
+        local: bool,
+        render: Callable[[Scope, Problem], Response] | None = None,
+    ) -> None:
+        self._app = app
+        self._options = options
+        self._local = local
+        self._render = render or (lambda _scope, problem: problem_response(problem))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def out(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+                headers.setdefault("Cache-Control", "no-store")
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self._app(scope, await self._with_body(scope, receive), out)
+        except Exception as error:
+            problem = problem_of(error) or unexpected(error)
+            if started:
+                # Too late for a status: the connection must break, or a cut stream looks whole.
+                raise CutOff(problem.error) from None
+            await self._render(scope, problem)(scope, receive, out)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        if len(scope["query_string"]) > _MAX_QUERY_STRING or len(scope["path"]) > _MAX_PATH:
+            raise Problem(414, "uri_too_long", "the address is longer than this service reads")
+        host = headers.get("host", "")
+        if self._local and not is_loopback(_hostname(host)):
+            raise Problem(421, "misdirected", "local mode answers under loopback names only")
+        if scope["method"] in _UNSAFE:
+            _check_origin(headers, host)
+            _check_type(headers, scope["path"])
+
+    async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
+        """Reads the body now, within its limits of size and time, and gives it out again."""
+        limit = self._options.max_body_bytes
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdigit() and int(declared) > limit:
+            raise _too_large(limit)
+        if scope["method"] not in _UNSAFE:
+            return receive
+        body = b""
+        try:
+            async with asyncio.timeout(self._options.body_seconds):
+                more = True
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        break
+                    body += message.get("body", b"")
+                    if len(body) > limit:
+                        raise _too_large(limit)
+                    more = message.get("more_body", False)
+        except TimeoutError:
+            raise Problem(408, "timeout", "the body did not arrive in time") from None
+        given = False
+
+        async def replay() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        return replay
+
+
+def _check_origin(headers: Headers, host: str) -> None:
+    """A writing call from another site's page is refused; one from no page at all is not.
+
+    Browsers name the origin of every such call. A bearer token could not be sent along by a
+    foreign page, but in local mode there is none, and forms ride on a cookie.
+    """
+    origin = headers.get("origin")
+    if origin is not None:
+        same = origin != "null" and urlsplit(origin).netloc.casefold() == host.casefold()
+    else:
+        same = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not same:
+        raise Problem(403, "cross_site", "calls from another site's page are refused")
+
+
+def _check_type(headers: Headers, path: str) -> None:
+    given = headers.get("content-type", "").partition(";")[0].strip().casefold()
+    wanted = "application/json" if path.startswith("/v1/") else _FORM
+    if given != wanted:
+        raise Problem(415, "unsupported_media_type", f"send {wanted}")
+
+
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "body_too_large", f"a body may have at most {limit} bytes")
+
+
+def _hostname(host: str) -> str:
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,236 @@
+"""What the routes share: the supervisor, the readers and their threads, who is asking.
+
+The store's read side blocks, so it runs in threads of its own: few, so that the database is not
+flooded, with a bounded queue, so that a flood is turned away and not piled up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+from cuo_checkpoint.event_pages import RunHead, read_head, stream_rows
+from cuo_checkpoint.ids import run_id_from_ulid
+from cuo_checkpoint.runs import RunReader
+from cuo_supervisor.compose import Place, make_supervisor
+from cuo_supervisor.errors import IdentityRejected
+from cuo_supervisor.http.options import Options
+from cuo_supervisor.http.problems import Problem, run_unknown
+from cuo_supervisor.http.sessions import Session, Sessions
+from cuo_supervisor.identity import (
+    LOCAL_IDENTITY,
+    LOCAL_TENANT_ID,
+    ROLE_AGENT_PERSONA,
+    ROLE_APPROVER,
+    Identity,
+    TokenVerifier,
+)
+from cuo_supervisor.settings import Settings
+from cuo_supervisor.supervisor import Supervisor
+
+__all__ = ["Service", "run_uuid"]
+
+T = TypeVar("T")
+
+ACCEPTED_ROLES: Final = frozenset({ROLE_AGENT_PERSONA, ROLE_APPROVER})
+
+_SEGMENT_SECONDS: Final = 20.0
+"""How long one transaction of a stream may last before the stream goes on in a new one."""
+
+_DONE: Final = object()
+
+
+class Service:
+    """One process's service. Made before the event loop runs; closed by `aclose`."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        options: Options,
+        *,
+        supervisor: Supervisor | None = None,
+    ) -> None:
+        self.settings = settings
+        self.options = options
+        self.local = settings.mode == "local"
+        self.supervisor = supervisor or make_supervisor(
+            settings, place, max_connections=options.connections
+        )
+        self.sessions = Sessions()
+        self._reader = RunReader(
+            place.conninfo,
+            tenant_id=LOCAL_TENANT_ID,  # replaced per request; nobody's but the local operator's
+            schema=place.schema,
+            connections=options.readers + options.streams,
+        )
+        self._threads = ThreadPoolExecutor(options.readers, thread_name_prefix="cuo-read")
+        self._stream_threads = ThreadPoolExecutor(options.streams, thread_name_prefix="cuo-stream")
+        self._key_threads = ThreadPoolExecutor(2, thread_name_prefix="cuo-keys")
+        self._waiting = 0
+        self._streams = 0
+        self._runs: set[asyncio.Task[Any]] = set()
+        self._verifier = (
+            None
+            if self.local
+            else TokenVerifier(
+                jwks=settings.jwks or "",
+                issuer=settings.jwt_issuer or "",
+                audience=settings.jwt_audience or "",
+            )
+        )
+        # Forms need a key in local mode too, though nobody logs in there.
+        self._local_session = Session(LOCAL_IDENTITY, secrets.token_bytes(32), float("inf"), 0.0)
+
+    # -- who asks ------------------------------------------------------------------------------
+
+    async def identity_of_token(self, token: str) -> Identity:
+        """Whom a bearer token proves; the local operator in local mode. Raises IdentityRejected."""
+        if self._verifier is None:
+            return LOCAL_IDENTITY
+        verify = self._verifier.verify
+        loop = asyncio.get_running_loop()
+        # In a thread: keys that are not known yet are fetched.
+        return await loop.run_in_executor(
+            self._key_threads, lambda: verify(token, accept=ACCEPTED_ROLES)
+        )
+
+    def session_of(self, cookie: str | None) -> Session | None:
+        """The browser's session; in local mode there is always the operator's."""
+        return self._local_session if self.local else self.sessions.find(cookie)
+
+    async def log_in(self, token: str) -> tuple[str, int]:
+        """A session for a token that holds: the cookie's value and its seconds.
+
+        Raises IdentityRejected.
+        """
+        import jwt
+
+        identity = await self.identity_of_token(token)
+        claims = jwt.decode(token, options={"verify_signature": False})
+        expires = float(claims["exp"])
+        if expires <= time.time():
+            raise IdentityRejected("expired", "the token has expired; obtain a new one")
+        return self.sessions.start(identity, token_expires=expires)
+
+    # -- reading -------------------------------------------------------------------------------
+
+    async def read(self, identity: Identity, call: Callable[[RunReader], T]) -> T:
+        """Runs one read as the caller's tenant, in a thread, within the time limit.
+
+        Raises Problem 503 when too many reads wait, TimeoutError when this one takes too long
+        (the thread finishes it, and only then takes another).
+        """
+        if self._waiting >= self.options.queue:
+            raise _overloaded("reads")
+        reader = self._reader.for_tenant(identity.tenant_id)
+        self._waiting += 1
+        future = asyncio.get_running_loop().run_in_executor(self._threads, call, reader)
+        future.add_done_callback(self._one_less)
+        async with asyncio.timeout(self.options.request_seconds):
+            return await asyncio.shield(future)
+
+    def _one_less(self, future: asyncio.Future[Any]) -> None:
+        self._waiting -= 1
+        if not future.cancelled():
+            future.exception()  # looked at, though the request may be gone
+
+    async def head(self, identity: Identity, run_id: uuid.UUID) -> RunHead:
+        """The run's entry in the index. Raises Problem 404."""
+        found = await self.read(
+            identity, lambda reader: read_head(reader.engine, reader.tenant_id, run_id)
+        )
+        if found is None:
+            raise run_unknown()
+        return found
+
+    async def stream(
+        self, identity: Identity, run_id: uuid.UUID, after: dict[str, int], kinds: Any
+    ) -> AsyncIterator[bytes]:
+        """A run's rows as NDJSON, in few rows' memory whatever the run's length.
+
+        A reader that is slow does not hold one transaction for long: after some seconds the
+        stream goes on in a new one, behind the last row sent.
+        """
+        if self._streams >= self.options.streams:
+            raise _overloaded("streams")
+        self._streams += 1
+        loop = asyncio.get_running_loop()
+        reader = self._reader.for_tenant(identity.tenant_id)
+
+        def advance(rows: Iterator[Any]) -> Any:
+            return next(rows, _DONE)
+
+        try:
+            whole = False
+            while not whole:
+                rows = stream_rows(
+                    reader.engine, reader.tenant_id, run_id, after=dict(after), kinds=kinds
+                )
+                until = time.monotonic() + _SEGMENT_SECONDS
+                try:
+                    while time.monotonic() < until:
+                        chunk = await loop.run_in_executor(self._stream_threads, advance, rows)
+                        if chunk is _DONE:
+                            whole = True
+                            break
+                        after.update(chunk.places)
+                        yield b"\n".join(chunk.rows) + b"\n"
+                finally:
+                    await asyncio.shield(loop.run_in_executor(self._stream_threads, rows.close))
+        finally:
+            self._streams -= 1
+
+    # -- running -------------------------------------------------------------------------------
+
+    async def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Carries a run to its end, whether or not the caller stays to hear of it.
+
+        Raises TimeoutError when it takes longer than a request may; the run goes on.
+        """
+        task = asyncio.get_running_loop().create_task(work)
+        self._runs.add(task)
+        task.add_done_callback(self._ran)
+        async with asyncio.timeout(self.options.route_seconds):
+            return await asyncio.shield(task)
+
+    def _ran(self, task: asyncio.Task[Any]) -> None:
+        self._runs.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    async def aclose(self) -> None:
+        """Lets runs in flight end, cancels those that do not, closes what was opened.
+
+        A cancelled run stands in the log up to its last step and can be continued.
+        """
+        if self._runs:
+            _, late = await asyncio.wait(self._runs, timeout=self.options.shutdown_seconds)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        await self.supervisor.aclose_loop()
+        for pool in (self._threads, self._stream_threads, self._key_threads):
+            pool.shutdown(wait=False, cancel_futures=True)
+        self._reader.close()
+
+
+def run_uuid(text: str) -> uuid.UUID:
+    """A run named by UUID or ULID. Anything else names no run: the same answer as for an unknown."""
+    from cuo_checkpoint.errors import InvalidIdentifier
+
+    try:
+        return run_id_from_ulid(text)
+    except InvalidIdentifier:
+        raise run_unknown() from None
+
+
+def _overloaded(what: str) -> Problem:
+    return Problem(
+        503, "overloaded", f"too many {what} at once; try again", headers={"Retry-After": "1"}
+    )

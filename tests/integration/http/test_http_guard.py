@@ -1,0 +1,133 @@
+"""What every request must satisfy and every response carries."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+ROUTE = "/v1/cuo/supervisor/route"
+
+
+def test_every_response_is_guarded(client: httpx.Client) -> None:
+    """Answers and problems alike: strict policy, no sniffing, no framing, nothing stored."""
+    for path in ("/v1/cuo/runs", "/v1/cuo/runs/x/verify", "/nowhere", "/healthz"):
+        headers = client.get(path).headers
+        assert headers["content-security-policy"].startswith("default-src 'none'")
+        assert "script-src" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["cache-control"] in ("no-store", "private, no-cache")
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers or "uvicorn" in headers["server"]
+
+
+def test_addresses_and_methods_that_are_not_there(client: httpx.Client) -> None:
+    """Also these are problem documents."""
+    assert client.get("/v1/cuo/other").json()["error"] == "not_found"
+    refused = client.request("DELETE", "/v1/cuo/runs", headers={"Content-Type": "application/json"})
+    assert (refused.status_code, refused.json()["error"]) == (405, "method_not_allowed")
+
+
+def test_a_body_is_bounded(client: httpx.Client) -> None:
+    """Whether it tells its size or is sent in pieces."""
+    headers = {"Content-Type": "application/json"}
+    told = client.post(ROUTE, content=b"x" * 70_000, headers=headers)
+    assert (told.status_code, told.json()["error"]) == (413, "body_too_large")
+    pieces = client.post(ROUTE, content=iter([b"x" * 10_000] * 7), headers=headers)
+    assert pieces.status_code == 413
+
+
+def test_a_body_that_does_not_arrive(
+    serve_on: Callable[..., Any], shared_place: Any, tenant_id: str, token: Any
+) -> None:
+    """Is waited for only so long."""
+    api = serve_on(shared_place.app, body_seconds=0.3)
+    where = urlsplit(api.url)
+    started = time.monotonic()
+    with socket.create_connection((where.hostname or "", where.port or 0)) as conn:
+        conn.sendall(
+            f"POST {ROUTE} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {token(tenant_id)}\r\nContent-Length: 20\r\n\r\n{{".encode()
+        )
+        conn.settimeout(10)
+        assert conn.recv(100).startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - started < 5
+
+
+def test_a_long_address_is_refused(client: httpx.Client) -> None:
+    """Query strings and paths are bounded."""
+    assert client.get("/v1/cuo/runs?before=" + "a" * 41_000).status_code == 414
+    assert client.get("/v1/cuo/runs/" + "a" * 1100 + "/verify").status_code == 414
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_only_json_is_taken(client: httpx.Client, kind: str) -> None:
+    """What a foreign page can send without asking is refused by its type."""
+    answer = client.post(ROUTE, content=b'{"query":"x"}', headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["error"]) == (415, "unsupported_media_type")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-site"},
+    ],
+)
+def test_calls_from_foreign_pages_are_refused(
+    client: httpx.Client, headers: dict[str, str]
+) -> None:
+    """Browsers say where a call comes from."""
+    answer = client.post(ROUTE, json={"query": "x"}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (403, "cross_site")
+
+
+def test_no_cors(client: httpx.Client) -> None:
+    """A preflight is answered without leave."""
+    asked = client.options(
+        ROUTE,
+        headers={"Origin": "https://evil.example", "Access-Control-Request-Method": "POST"},
+    )
+    assert "access-control-allow-origin" not in asked.headers
+
+
+def test_the_api_describes_itself(api: Any) -> None:
+    """OpenAPI with examples, readable without a token: it says nothing of anybody's data."""
+    with api.client() as client:
+        document = client.get("/v1/cuo/openapi.json").json()
+    assert set(document["paths"]) >= {
+        "/v1/cuo/runs",
+        "/v1/cuo/runs/{run_id}/checkpoints",
+        "/v1/cuo/runs/{run_id}/verify",
+        "/v1/cuo/runs/{run_id}/resume",
+        ROUTE,
+        "/healthz",
+        "/readyz",
+        "/metrics",
+    }
+    schemas = document["components"]["schemas"]
+    assert schemas["RouteRequest"]["examples"]
+    assert schemas["CheckpointPage"]["examples"]
+    found = document["paths"]["/v1/cuo/runs/{run_id}/checkpoints"]["get"]["responses"]
+    assert "application/x-ndjson" in found["200"]["content"]
+    assert "application/problem+json" in found["404"]["content"]
+
+
+def test_metrics_are_for_this_machine(api: Any, tenant_id: str, token: Any) -> None:
+    """Through a proxy they need a token."""
+    with api.client() as client:
+        assert client.get("/metrics").status_code == 200
+        through = client.get("/metrics", headers={"X-Forwarded-For": "203.0.113.9"})
+        assert through.status_code == 401
+    with api.client(token(tenant_id)) as client:
+        shown = client.get("/metrics", headers={"X-Forwarded-For": "203.0.113.9"})
+        assert shown.status_code == 200
