@@ -41,7 +41,7 @@ CLAIM: Final[LiteralString] = (
 
 GET: Final[LiteralString] = (
     "SELECT lg_id, lg_parent, run_id, state::text, langgraph::text, writes::text, events, open_run, deleted, at"
-    " FROM {schema}.cuo_get(%s, %s, %s, %s, %s)"
+    " FROM {schema}.cuo_get(%s, %s, %s, %s, %s, false, %s)"
 )
 """One checkpoint with its pending writes; for a resume also the rows about it."""
 

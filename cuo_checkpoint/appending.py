@@ -18,6 +18,7 @@ from cuo_checkpoint.live import LiveRun
 from cuo_checkpoint.reading import ReadPlans
 from cuo_checkpoint.records import (
     SHARE_ABOVE_BYTES,
+    ChainKind,
     CheckpointKind,
     Encoded,
     Event,
@@ -176,11 +177,35 @@ class AppendPlans(ReadPlans):
     def _lone_events(
         self, call: CallConfig, run: tuple[uuid.UUID, str], events: list[Event]
     ) -> Plan[None]:
-        rows = yield Call(self.statements.get, (call.tenant_id, call.thread_id, "", None, False))
+        rows = yield Call(
+            self.statements.get, (call.tenant_id, call.thread_id, "", None, False, None)
+        )
         stored, lg_id = rows[0][3], rows[0][0]
         state = encode_tree(text_to_tree(stored)) if stored else encode_tree({})
         root = call.at(call.thread_id, "")
         yield self._append(Append(root, run, lg_id or "", events=events, state=state))
+
+    def run_ended(self, live: LiveRun, error: BaseException | None) -> Plan[None]:
+        """What the end of a graph's run says that its calls did not: a failure outside any task
+        (time-out, cancellation, a merge error), or a pause at a static breakpoint."""
+        tracker, call = live.tracker, live.call
+        if tracker is None or call is None or tracker.ended or tracker.failure is not None:
+            return
+        run = (tracker.run_id, tracker.trace_id)
+        root = call.at(call.thread_id, "")
+        if error is not None:
+            with tracker.lock:
+                events = tracker.fail(type(error).__name__, self._said(error), ids.new_id)
+            if events:
+                yield from self._lone_events(root, run, events)
+        elif tracker.pauses() and call.durability == "sync":
+            body = canonical_bytes({"interrupts": [], "task_id": None}).decode()
+            outbox = [(ChainKind.WAITING.value, body)]
+            yield self._append(Append(root, run, outbox=outbox, run_state="waiting"))
+
+    def _said(self, error: BaseException) -> str:
+        """An error's text if it can be scrubbed, else nothing: it may quote state."""
+        return self.scrub(str(error))[:500] if self.scrub is not None else ""
 
     def _after_its_put(self, live: LiveRun, ns: str, checkpoint_id: str) -> Plan[None]:
         """Lets the put of a checkpoint commit before writes to it: their rows hang under its rows.

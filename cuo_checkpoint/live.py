@@ -27,6 +27,7 @@ class LiveRun:
     control: Any
     open_run: Mapping[str, Any] | None
     tracker: RunTracker | None = None
+    call: CallConfig | None = None
     loads: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     puts: dict[str, tuple[str, Future[None]]] = field(default_factory=dict)
     """The newest put of each namespace: its checkpoint id, and whether it is committed yet."""
@@ -87,12 +88,25 @@ class LiveRuns:
                 live = self._runs[id(control)] = LiveRun(control, None)
             return live
 
+    def of_thread(self, thread_id: str) -> list[LiveRun]:
+        """The runs in progress on a thread, whatever their tenant."""
+        with self._lock:
+            return [
+                live
+                for live in self._runs.values()
+                if live.call is not None
+                and live.call.thread == thread_id
+                and live.tracker is not None
+                and not live.tracker.ended
+            ]
+
     def tracker(
         self, call: CallConfig, live: LiveRun, *, fresh_input: bool
     ) -> tuple[RunTracker, Mapping[str, Any] | None]:
         """The run's tracker, made at its first write call, and the run it gives up on, if any."""
         abandoned: Mapping[str, Any] | None = None
         with self._lock:
+            live.call = call
             if live.tracker is None:
                 live.tracker, abandoned = _decide_run(call, live, fresh_input)
             for ns, loaded in live.loads.items():

@@ -52,7 +52,14 @@ class ReadPlans(Shared):
         control = call.control
         rows = yield Call(
             self.statements.get,
-            (call.tenant_id, call.thread_id, call.ns, call.checkpoint_id, control is not None),
+            (
+                call.tenant_id,
+                call.thread_id,
+                call.ns,
+                call.checkpoint_id,
+                control is not None,
+                call.run_id,
+            ),
         )
         lg_id, lg_parent, _, state, langgraph, writes, events, open_run, _, _ = rows[0]
         if control is not None:

@@ -7,7 +7,9 @@ generators, and each pair of methods here drives one of them, blocking or awaiti
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import copy
+import threading
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -32,8 +34,9 @@ from langgraph.checkpoint.base import (
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from cuo_checkpoint import ids
+from cuo_checkpoint.callback import watch_runs
 from cuo_checkpoint.db import AsyncDriver, Plan, SyncDriver
-from cuo_checkpoint.errors import WrongColour
+from cuo_checkpoint.errors import CheckpointError, WrongColour
 from cuo_checkpoint.plans import Plans
 from cuo_checkpoint.serde import Serializer
 
@@ -107,6 +110,26 @@ class PostgresCheckpointer(BaseCheckpointSaver[int]):
             max_size=max_connections,
             connect_args=args,
         )
+
+        watch_runs(self)
+
+    def on_graph_end(self, thread_id: str, error: BaseException | None) -> None:
+        """Told by LangChain's callbacks how a graph's run on this thread ended; see `callback`.
+
+        Works on a thread of its own, because it may be told inside an event loop, and gives up
+        after two seconds: a store that cannot be reached must not hold up the caller's error.
+        """
+        if isinstance(error, CheckpointError):
+            return  # the store's own refusal: the run stopped where it was
+        for live in self.plans.runs.of_thread(thread_id):
+            plan = self.plans.run_ended(live, error)
+            worker = threading.Thread(target=self._quietly, args=(plan,), daemon=True)
+            worker.start()
+            worker.join(timeout=2.0)
+
+    def _quietly(self, plan: Plan[None]) -> None:
+        with contextlib.suppress(CheckpointError):
+            self._sync.run(plan, self.plans.statements.ensure_partitions)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:

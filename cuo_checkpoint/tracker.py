@@ -121,7 +121,7 @@ class RunTracker:
             ref = derive.task_of_path(path, space.sends)
             if ref is not None:
                 track = space.track(ref)
-                track.summary = derive.summarise_writes(writes)
+                track.summary = derive.summarise_writes(derive.in_force(writes))
         for event in events:
             kind, node = event["kind"], event["node"]
             row = uuid.UUID(event["id"])
@@ -244,12 +244,19 @@ class RunTracker:
             return []
         space = self.namespace("")
         events: list[Event] = []
+        self._siblings(events, space, space.step, new_id)
         row = self._add(
             events, CheckpointKind.RUN_FAILED, self.last, space.step, Phase.ENDED, 0, new_id
         )
         events[-1].extra = {"error": {"type": error_type, "message": message}}
         self.ended, self.last = True, row
         return events
+
+    def pauses(self) -> bool:
+        """Whether the root still has tasks that nobody said are waiting: a static breakpoint."""
+        tasks = self.namespace("").tasks.values()
+        told = any(track.summary is not None and track.summary.interrupted for track in tasks)
+        return bool(tasks) and not told
 
     # -- parts ---------------------------------------------------------------------------------
 

@@ -274,6 +274,42 @@ BEGIN
 END
 $fn$;
 
+-- The RFC 8785 text of a document, as far as audit bodies need it: numbers that are integers below
+-- 2^53 or plain decimals, keys of the Basic Multilingual Plane. Anything else is null: not canonical here.
+CREATE OR REPLACE FUNCTION cuo_canonical(p_value jsonb) RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+AS $fn$
+DECLARE
+    v_number float8;
+    v_parts  text[];
+BEGIN
+    CASE jsonb_typeof(p_value)
+        WHEN 'object' THEN
+            IF EXISTS (SELECT FROM jsonb_object_keys(p_value) AS k WHERE k ~ '[\U00010000-\U0010FFFF]') THEN
+                RETURN NULL;
+            END IF;
+            SELECT array_agg(cuo_jcs(e.key) || ':' || cuo_canonical(e.value) ORDER BY e.key COLLATE "C") INTO v_parts
+                FROM jsonb_each(p_value) AS e;
+            RETURN '{{' || coalesce(array_to_string(v_parts, ',', '?'), '') || '}}';
+        WHEN 'array' THEN
+            SELECT array_agg(cuo_canonical(e.value) ORDER BY e.n) INTO v_parts
+                FROM jsonb_array_elements(p_value) WITH ORDINALITY AS e(value, n);
+            RETURN '[' || coalesce(array_to_string(v_parts, ',', '?'), '') || ']';
+        WHEN 'string' THEN
+            RETURN cuo_jcs(p_value #>> ARRAY[]::text[]);
+        WHEN 'number' THEN
+            v_number := (p_value #>> ARRAY[]::text[])::float8;
+            IF v_number <> 0 AND (abs(v_number) < 1e-4 OR abs(v_number) >= 9007199254740992) THEN
+                RETURN NULL;
+            END IF;
+            RETURN CASE WHEN v_number = trunc(v_number) THEN trunc(v_number)::bigint::text ELSE v_number::text END;
+        ELSE
+            RETURN p_value::text;
+    END CASE;
+END
+$fn$;
+
 -- A row inserted by hand (or by the ORM) is numbered and linked here; the columns it may set are
 -- tenant, run, kind and body. Kinds that only the store may say are refused.
 CREATE OR REPLACE FUNCTION cuo_chain_link() RETURNS trigger
@@ -299,8 +335,9 @@ BEGIN
                         'cuo.persona_defer_block', 'cuo.persona_unknown') THEN
         RAISE EXCEPTION 'audit kind "%" is written by the store alone', NEW.kind USING ERRCODE = 'CU009';
     END IF;
-    IF jsonb_typeof(NEW.body::jsonb) <> 'object' THEN
-        RAISE EXCEPTION 'an audit body is a JSON object' USING ERRCODE = 'CU009';
+    IF jsonb_typeof(NEW.body::jsonb) <> 'object' OR NEW.body IS DISTINCT FROM cuo_canonical(NEW.body::jsonb) THEN
+        -- It stands in the chain to the byte, so a body in another form would never verify.
+        RAISE EXCEPTION 'an audit body is a JSON object in RFC 8785 form' USING ERRCODE = 'CU009';
     END IF;
     SELECT r.chain_seq + 1, r.chain_head, r.trace_id INTO v_seq, v_prev, NEW.trace_id
         FROM cuo_runs r WHERE r.tenant_id = NEW.tenant_id AND r.run_id = NEW.run_id FOR UPDATE;
@@ -452,7 +489,7 @@ def downgrade() -> None:
         DROP VIEW IF EXISTS cuo_memory_audit_json;
         DROP TABLE IF EXISTS cuo_memory_audit, cuo_runs, cuo_threads;
         DROP FUNCTION IF EXISTS cuo_ensure_partitions(), cuo_open_run(uuid, uuid, text, text), cuo_chain_link(),
-            cuo_chain_append(uuid, uuid, text[], text[]),
+            cuo_chain_append(uuid, uuid, text[], text[]), cuo_canonical(jsonb),
             cuo_chain_write(uuid, uuid, text, bigint, bytea, text[], text[]), cuo_owner(), cuo_genesis(uuid, uuid), cuo_jcs_time(timestamptz),
             cuo_jcs(text), cuo_protect(regclass, boolean, boolean), cuo_forbid_change(), cuo_tenant();
         DROP POLICY IF EXISTS cuo_version_reads ON cuo_alembic_version;

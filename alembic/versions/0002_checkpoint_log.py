@@ -404,8 +404,9 @@ BEGIN
 
     IF p_adopt THEN
         SELECT r.run_id INTO run FROM cuo_runs r
-            WHERE r.tenant_id = p_tenant AND r.thread_id = p_thread AND r.state <> 'closed' AND NOT r.hidden
-            ORDER BY r.first_at DESC LIMIT 1;
+            WHERE r.tenant_id = p_tenant AND r.thread_id = p_thread AND NOT r.hidden
+              AND (r.run_id = p_run OR r.state <> 'closed')
+            ORDER BY (r.run_id = p_run) DESC NULLS LAST, r.first_at DESC LIMIT 1;
         run := coalesce(run, p_run);
     END IF;
     SELECT * INTO v_run FROM cuo_runs r WHERE r.tenant_id = p_tenant AND r.run_id = run FOR UPDATE;
@@ -525,7 +526,8 @@ BEGIN
     UPDATE cuo_runs r SET
         chain_seq = v_link.seq, chain_head = v_link.head, newest_at = greatest(r.newest_at, now()),
         log_rows = r.log_rows + v_rows, last_rows = coalesce(v_ids, r.last_rows), lease_until = now() + interval '15 minutes',
-        state = CASE WHEN v_end IS NOT NULL OR r.state = 'closed' THEN 'closed' ELSE coalesce(nullif(p_run_state, 'direct'), r.state) END,
+        -- A run that failed is open again once it is carried on under its own id.
+        state = CASE WHEN v_end IS NOT NULL THEN 'closed' WHEN r.state = 'closed' AND NOT (p_run_state = 'open' AND r.outcome = 'run_failed') THEN 'closed' ELSE coalesce(nullif(p_run_state, 'direct'), r.state) END,
         outcome = coalesce(v_end, r.outcome)
         WHERE r.tenant_id = p_tenant AND r.run_id = run;
     UPDATE cuo_threads t SET
@@ -589,8 +591,9 @@ CREATE OR REPLACE VIEW cuo_checkpoints_full WITH (security_invoker = true) AS
         ON h.tenant_id = c.tenant_id AND h.created_at = c.created_at AND h.checkpoint_id = (c.state_json ->> '$state_of')::uuid;
 
 -- One checkpoint as LangGraph sees it, the newest when p_lg_id is null, with its pending writes.
--- With p_events, also the log rows about it and the thread's newest unfinished run, for a resume.
-CREATE OR REPLACE FUNCTION cuo_get(p_tenant uuid, p_thread text, p_ns text, p_lg_id text, p_events boolean, p_pruned boolean DEFAULT false,
+-- With p_events, also the log rows about it and the run a resume continues: p_run, else the thread's
+-- newest unfinished one.
+CREATE OR REPLACE FUNCTION cuo_get(p_tenant uuid, p_thread text, p_ns text, p_lg_id text, p_events boolean, p_pruned boolean DEFAULT false, p_run uuid DEFAULT NULL,
     OUT lg_id text, OUT lg_parent text, OUT run_id uuid, OUT seq bigint, OUT at timestamptz, OUT state jsonb, OUT langgraph jsonb,
     OUT writes jsonb, OUT events jsonb, OUT open_run jsonb, OUT deleted boolean)
 LANGUAGE plpgsql SECURITY INVOKER
@@ -612,8 +615,9 @@ BEGIN
         SELECT jsonb_build_object('run_id', r.run_id, 'state', r.state, 'trace_id', r.trace_id,
                                   'stale', coalesce(r.lease_until < now(), true), 'last', r.last_rows[cardinality(r.last_rows)])
             INTO open_run FROM cuo_runs r
-            WHERE r.tenant_id = p_tenant AND r.thread_id = p_thread AND r.state <> 'closed' AND NOT r.hidden
-            ORDER BY r.first_at DESC LIMIT 1;
+            WHERE r.tenant_id = p_tenant AND r.thread_id = p_thread AND NOT r.hidden
+              AND (r.run_id = p_run OR r.state <> 'closed')
+            ORDER BY (r.run_id = p_run) DESC NULLS LAST, r.first_at DESC LIMIT 1;
     END IF;
     IF v_ns.newest_id IS NULL THEN
         RETURN;
@@ -798,7 +802,7 @@ GRANT EXECUTE ON FUNCTION
     cuo_append(uuid, text, text, uuid, text, text, text, jsonb, jsonb, text, boolean, jsonb, text[], text[], text, boolean, boolean, boolean, boolean),
     cuo_record_refused(uuid, text, text, text, uuid, text, text),
     cuo_claim(uuid, text, uuid, text, text, jsonb, text, text[]),
-    cuo_get(uuid, text, text, text, boolean, boolean),
+    cuo_get(uuid, text, text, text, boolean, boolean, uuid),
     cuo_pending(uuid, text, text, text, timestamptz, timestamptz),
     cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint),
     cuo_tombstone(uuid, text, text, uuid, uuid, text) TO {app}
@@ -830,7 +834,7 @@ def downgrade() -> None:
     _run("""
         DROP FUNCTION IF EXISTS cuo_tombstone(uuid, text, text, uuid, uuid, text);
         DROP FUNCTION IF EXISTS cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint);
-        DROP FUNCTION IF EXISTS cuo_get(uuid, text, text, text, boolean, boolean);
+        DROP FUNCTION IF EXISTS cuo_get(uuid, text, text, text, boolean, boolean, uuid);
         DROP FUNCTION IF EXISTS cuo_pending(uuid, text, text, text, timestamptz, timestamptz);
         DROP FUNCTION IF EXISTS cuo_claim(uuid, text, uuid, text, text, jsonb, text, text[]);
         DROP FUNCTION IF EXISTS cuo_record_refused(uuid, text, text, text, uuid, text, text);
