@@ -18,6 +18,7 @@ __all__ = [
     "SENDS",
     "TaskRef",
     "WriteSummary",
+    "in_force",
     "is_hidden_channel",
     "is_raw_pregel",
     "scheduled",
@@ -126,6 +127,15 @@ def summarise_writes(writes: Iterable[tuple[str, Any]]) -> WriteSummary:
         error=error,
         interrupts=tuple(interrupts),
     )
+
+
+def in_force(writes: Sequence[tuple[str, Any]]) -> Sequence[tuple[str, Any]]:
+    """Of all that was stored for a task, what counts: once it has results, only they do.
+
+    The pause or the failure of an earlier try stays among a task's writes when it was resumed.
+    """
+    results = [write for write in writes if write[0] not in _NOT_RESULTS]
+    return results or writes
 
 
 def task_of_path(path: str, sends: Sequence[str] = ()) -> TaskRef | None:

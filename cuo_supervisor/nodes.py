@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphInterrupt
 from langgraph.runtime import Runtime
 from langgraph.types import interrupt
 
@@ -159,6 +160,10 @@ async def invoke(
         if chosen is None:
             return {"gate": None}
         skill_name, arguments = chosen
+        if context.catalog.snapshot_hash != state["catalog_snapshot_hash"]:
+            # What was scored, and what a person may have approved or denied, is not what would
+            # run now; under other manifests even the gates below could say something else.
+            return {"gate": {"kind": "catalog_changed", "operation": None}}
         manifest = context.catalog.get(skill_name)
         verdict = decide_gate(get_persona(state["persona_key"]), manifest)
         gate: Update = {"kind": verdict.kind, "operation": verdict.operation}
@@ -178,14 +183,18 @@ async def invoke(
         if verdict.kind == "operation_unknown" or manifest is None:
             return {"gate": gate}
         if verdict.kind == "approval_required":
-            context.telemetry.destructive_block(skill_name)
             if context.dry_run or not state["do_invoke"]:
+                context.telemetry.destructive_block(skill_name)
                 return {"gate": gate}
             # Nothing below this line runs until a person's answer arrives; the node starts over
             # then, so nothing above it may have an effect that must not be repeated.
-            answer = interrupt(
-                {"skill": skill_name, "operation": verdict.operation, "arguments": arguments}
-            )
+            try:
+                answer = interrupt(
+                    {"skill": skill_name, "operation": verdict.operation, "arguments": arguments}
+                )
+            except GraphInterrupt:
+                context.telemetry.destructive_block(skill_name)
+                raise
             if not answer.get("approved"):
                 kind = "approval_expired" if answer.get("expired") else "approval_denied"
                 return {"gate": gate | {"kind": kind, "answer": answer}}

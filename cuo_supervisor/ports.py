@@ -56,6 +56,10 @@ class Store(Protocol):
         """
         ...
 
+    async def claimed(self, config: RunnableConfig, name: str) -> Any:
+        """The value a claim was taken with; None when it was not taken."""
+        ...
+
     async def keep_catalog(
         self, tenant_id: str, snapshot_hash: str, month: str, snapshot: Mapping[str, Any]
     ) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.constants import START
 from langgraph.types import Command
 from ulid import ULID
 from uuid_utils.compat import uuid7
@@ -198,7 +199,10 @@ class Supervisor:
         }
         told = audit.approval(value)
         if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
-            raise DataError("this approval was answered before; an answer counts once")
+            raise DataError(
+                "this approval was answered before, and an answer counts once; if its process "
+                "went away, cyberos-cuo supervisor continue finishes the run"
+            )
         return await self._carry_on(
             durable, config, state, Command(resume={waiting: value}), identity
         )
@@ -217,7 +221,13 @@ class Supervisor:
             raise UsageError("this supervisor has no store, so there is no run to continue")
         config, state, waiting = await self._stored(durable, run_id, identity)
         if waiting:
-            raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
+            # The answer may have been given by a process that died before it could act on it.
+            given = await self._answer_given(config, waiting)
+            if given is None:
+                raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
+            return await self._carry_on(
+                durable, config, state, Command(resume={waiting: given}), identity
+            )
         if "decision" in state:
             if rerun_idempotent and state["decision"].get("reason") == "invocation_unknown":
                 raise DataError(
@@ -229,6 +239,12 @@ class Supervisor:
             check_rerun(state, self.catalog)
         return await self._carry_on(
             durable, config, state, None, identity, rerun_idempotent=rerun_idempotent
+        )
+
+    async def _answer_given(self, config: RunnableConfig, waiting: str) -> Any:
+        store = self._store
+        return (
+            None if store is None else await self._guard(store.claimed(config, f"answer/{waiting}"))
         )
 
     # -- parts ---------------------------------------------------------------------------------
@@ -267,6 +283,10 @@ class Supervisor:
         config = _config(identity, run_id, None)
         snapshot = await self._guard(durable.aget_state(config))
         state: Mapping[str, Any] = snapshot.values
+        if "request_id" not in state and self._store is not None:
+            # Killed right after its first row: the input is stored and no node has taken it up.
+            found = await self._guard(self._store.saver.aget_tuple(config))
+            state = found.checkpoint["channel_values"].get(START, {}) if found else {}
         if "request_id" not in state:
             raise DataError("there is no such run")
         check_state_version(state)

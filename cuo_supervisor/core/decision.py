@@ -23,6 +23,7 @@ INVOKING_PATHS: Final = frozenset({"auto", "cascade_then_auto"})
 _REASON_OF_GATE: Final = {
     "persona_defer_matrix": "persona_defer_matrix",
     "operation_unknown": "operation_unknown",
+    "catalog_changed": "catalog_changed",
     "approval_required": "approval_required",
     "approval_denied": "approval_denied",
     "approval_expired": "approval_expired",
@@ -113,6 +114,7 @@ def exit_code_of(decision: RoutingDecision) -> int:
     by_reason = {
         "persona_defer_matrix": 2,
         "operation_unknown": 2,
+        "catalog_changed": 2,
         "approval_required": 3,
         "approval_denied": 4,
         "approval_expired": 4,

@@ -56,6 +56,7 @@ Reason = Literal[
     "approval_denied",
     "approval_expired",
     "operation_unknown",
+    "catalog_changed",
     "invocation_unknown",
 ]
 
