@@ -48,7 +48,9 @@ def _prelude() -> Iterable[str]:
     yield _LOCK
     if SCHEMA != "public":
         yield f"CREATE SCHEMA IF NOT EXISTS {_quoted(SCHEMA)}"
-    yield f"SET LOCAL search_path TO {_quoted(SCHEMA)}"
+    # pg_temp is searched first unless it is named: last, no caller's temporary table can stand in for
+    # a table that a function running as the owner means. Functions keep this path.
+    yield f"SET LOCAL search_path TO {_quoted(SCHEMA)}, pg_temp"
     yield "SET LOCAL check_function_bodies TO off"
 
 
@@ -93,7 +95,10 @@ def run_online() -> None:
         make_url(url).set(drivername="postgresql+psycopg"),
         poolclass=pool.NullPool,
         # At connection time too: reflection asks for the current schema once, before any SET.
-        connect_args={"options": f"-c search_path={_quoted(SCHEMA)}".replace(" ", "\\ ", 0)},
+        # libpq ends an option at a space unless a backslash is before it.
+        connect_args={
+            "options": "-c search_path=" + _quoted(SCHEMA).replace("\\", "\\\\").replace(" ", "\\ ")
+        },
     )
     with engine.connect() as connection:
         _run_on(connection)

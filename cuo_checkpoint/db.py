@@ -60,6 +60,7 @@ _BY_STATE: Final[dict[str, type[errors.CheckpointError]]] = {
     "CU002": errors.StaleParent,
     "CU003": errors.ThreadDeleted,
     "CU004": errors.ParentMissing,
+    "CU005": errors.RunClosed,
     "CU009": errors.AuditFailed,
 }
 

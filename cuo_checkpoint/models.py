@@ -163,8 +163,14 @@ class AuditRow(Base):
     created_at: Mapped[dt.datetime] = mapped_column(primary_key=True, server_default=text("now()"))
     kind: Mapped[str]
     trace_id: Mapped[str] = mapped_column(CHAR(32), server_default=FetchedValue())
-    body: Mapped[str]
-    row_bytes: Mapped[bytes] = mapped_column(server_default=FetchedValue())
+    body: Mapped[str] = mapped_column(
+        comment="RFC 8785 text of what the row says; embedded verbatim in row_bytes"
+    )
+    row_bytes: Mapped[bytes] = mapped_column(
+        server_default=FetchedValue(),
+        comment='RFC 8785 bytes of the row; row_sha256 = SHA-256("cuo/row/v1" || 0x00'
+        " || prev_sha256 || row_bytes)",
+    )
     prev_sha256: Mapped[bytes] = mapped_column(server_default=FetchedValue())
     row_sha256: Mapped[bytes] = mapped_column(server_default=FetchedValue())
 
@@ -173,6 +179,12 @@ class ThreadIndex(Base):
     """Derived, never evidence: the newest row of each namespace of each thread, and its lock."""
 
     __tablename__ = "cuo_threads"
+    __table_args__ = (
+        {
+            "comment": "Derived index, never evidence: newest rows and the per-thread lock."
+            " Rebuildable from the log."
+        },
+    )
 
     tenant_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     thread_id: Mapped[str] = mapped_column(primary_key=True)
@@ -196,6 +208,10 @@ class RunIndex(Base):
     __table_args__ = (
         Index("cuo_runs_thread_idx", "tenant_id", "thread_id", "first_at"),
         Index("cuo_runs_recent_idx", "tenant_id", text("first_at DESC"), "run_id"),
+        {
+            "comment": "Derived index, never evidence: state of runs and heads of their chains."
+            " Rebuildable from the log."
+        },
     )
 
     tenant_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)

@@ -110,7 +110,7 @@ $fn$
 
 PROTECT = """
 -- Row security (enabled and forced), the three policies and, for the log, the refusal triggers.
--- Row triggers are inherited by months, TRUNCATE triggers and policies are not: call this on each month too.
+-- Row triggers are inherited by months; statement triggers and policies are not: call this on each month too.
 CREATE OR REPLACE FUNCTION cuo_protect(p_table regclass, p_append_only boolean, p_is_month boolean) RETURNS void
 LANGUAGE plpgsql
 SET search_path FROM CURRENT
@@ -121,6 +121,11 @@ BEGIN
     EXECUTE format('ALTER TABLE %s ENABLE ROW LEVEL SECURITY', p_table);
     EXECUTE format('ALTER TABLE %s FORCE ROW LEVEL SECURITY', p_table);
     EXECUTE format('REVOKE ALL ON %s FROM PUBLIC', p_table);
+    -- Default privileges of the database (hosted ones have them) may have given rights to others.
+    FOR v_name IN SELECT DISTINCT a.grantee::regrole::text FROM pg_class c, aclexplode(c.relacl) a
+                  WHERE c.oid = p_table AND a.grantee <> 0 AND a.grantee <> c.relowner LOOP
+        EXECUTE format('REVOKE ALL ON %s FROM %s', p_table, v_name);
+    END LOOP;
     FOREACH v_name IN ARRAY ARRAY['cuo_tenant_rls', 'cuo_owner_reads', 'cuo_auditor_reads'] LOOP
         EXECUTE format('DROP POLICY IF EXISTS %I ON %s', v_name, p_table);
     END LOOP;
@@ -130,9 +135,9 @@ BEGIN
     EXECUTE format('CREATE POLICY cuo_auditor_reads ON %s FOR SELECT TO {auditor} USING (true)', p_table);
     IF p_append_only THEN
         EXECUTE format('CREATE OR REPLACE TRIGGER cuo_no_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT EXECUTE FUNCTION cuo_forbid_change()', p_table);
+        EXECUTE format('CREATE OR REPLACE TRIGGER cuo_no_change_stmt BEFORE UPDATE OR DELETE ON %s FOR EACH STATEMENT EXECUTE FUNCTION cuo_forbid_change()', p_table);
         IF NOT p_is_month THEN
             EXECUTE format('CREATE OR REPLACE TRIGGER cuo_no_change BEFORE UPDATE OR DELETE ON %s FOR EACH ROW EXECUTE FUNCTION cuo_forbid_change()', p_table);
-            EXECUTE format('CREATE OR REPLACE TRIGGER cuo_no_change_stmt BEFORE UPDATE OR DELETE ON %s FOR EACH STATEMENT EXECUTE FUNCTION cuo_forbid_change()', p_table);
         END IF;
     END IF;
 END
@@ -217,6 +222,40 @@ CREATE OR REPLACE FUNCTION cuo_genesis(p_tenant uuid, p_run uuid) RETURNS bytea
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $fn$ SELECT pg_catalog.sha256(pg_catalog.convert_to('cuo/genesis/v1', 'UTF8') || '\\x00'::bytea
         || pg_catalog.convert_to(p_tenant::text || '/' || p_run::text, 'UTF8')) $fn$;
+
+-- A JSON document as RFC 8785 writes it: what an audit body has to be, letter by letter, because it
+-- is embedded as it stands. Keys beyond U+E000 are ordered by code point where RFC 8785 orders by
+-- UTF-16; such a body is refused rather than mis-spelled.
+CREATE OR REPLACE FUNCTION cuo_canonical(p_value jsonb) RETURNS text
+LANGUAGE plpgsql STABLE
+SET search_path FROM CURRENT
+SET extra_float_digits = 1
+AS $fn$
+DECLARE
+    v_number float8;
+BEGIN
+    CASE jsonb_typeof(p_value)
+        WHEN 'object' THEN
+            RETURN '{{' || coalesce((SELECT string_agg(cuo_jcs(o.key) || ':' || cuo_canonical(o.value), ',' ORDER BY o.key COLLATE "C")
+                                    FROM jsonb_each(p_value) AS o), '') || '}}';
+        WHEN 'array' THEN
+            RETURN '[' || coalesce((SELECT string_agg(cuo_canonical(a.value), ',' ORDER BY a.n)
+                                    FROM jsonb_array_elements(p_value) WITH ORDINALITY AS a(value, n)), '') || ']';
+        WHEN 'string' THEN
+            RETURN cuo_jcs(p_value #>> '{{}}');
+        WHEN 'number' THEN
+            v_number := (p_value #>> '{{}}')::float8;
+            IF v_number = 0 THEN
+                RETURN '0';
+            ELSIF abs(v_number) >= 1e-6 AND abs(v_number) < 1e21 THEN
+                RETURN trim_scale(v_number::text::numeric)::text;
+            END IF;
+            RETURN regexp_replace(v_number::text, 'e([+-])0*', 'e\1');
+        ELSE
+            RETURN p_value::text;
+    END CASE;
+END
+$fn$;
 
 -- The schema's owner, as whom the definer functions run.
 CREATE OR REPLACE FUNCTION cuo_owner() RETURNS name
@@ -321,23 +360,29 @@ DECLARE
     v_prev bytea;
 BEGIN
     IF NEW.chain_seq IS NOT NULL THEN
-        -- Only the owner's functions can name this column; hold them to the head as well.
+        -- Only the owner can name this column, and is held to the head as well.
         SELECT r.chain_seq, r.chain_head INTO v_seq, v_prev FROM cuo_runs r
-            WHERE r.tenant_id = NEW.tenant_id AND r.run_id = NEW.run_id;
-        IF NEW.row_sha256 IS DISTINCT FROM sha256('\\x63756f2f726f772f763100'::bytea || NEW.prev_sha256 || NEW.row_bytes)
-           OR NEW.chain_seq <= coalesce(v_seq, 0)
-           OR (NEW.chain_seq = v_seq + 1 AND NEW.prev_sha256 IS DISTINCT FROM v_prev) THEN
+            WHERE r.tenant_id = NEW.tenant_id AND r.run_id = NEW.run_id FOR UPDATE;
+        IF NOT FOUND OR NEW.chain_seq <> v_seq + 1 OR NEW.prev_sha256 IS DISTINCT FROM v_prev
+           OR NEW.row_sha256 IS DISTINCT FROM sha256('\\x63756f2f726f772f763100'::bytea || NEW.prev_sha256 || NEW.row_bytes) THEN
             RAISE EXCEPTION 'row % of run % does not extend its chain', NEW.chain_seq, NEW.run_id USING ERRCODE = 'CU009';
         END IF;
+        UPDATE cuo_runs r SET chain_seq = NEW.chain_seq, chain_head = NEW.row_sha256, newest_at = greatest(r.newest_at, now())
+            WHERE r.tenant_id = NEW.tenant_id AND r.run_id = NEW.run_id;
         RETURN NEW;
     END IF;
     IF NEW.kind NOT IN ('cuo.checkpoint_replayed', 'cuo.routing_decision', 'cuo.llm_cascade_timeout',
                         'cuo.persona_defer_block', 'cuo.persona_unknown') THEN
         RAISE EXCEPTION 'audit kind "%" is written by the store alone', NEW.kind USING ERRCODE = 'CU009';
     END IF;
+<<<<<<< HEAD
     IF jsonb_typeof(NEW.body::jsonb) <> 'object' OR NEW.body IS DISTINCT FROM cuo_canonical(NEW.body::jsonb) THEN
         -- It stands in the chain to the byte, so a body in another form would never verify.
         RAISE EXCEPTION 'an audit body is a JSON object in RFC 8785 form' USING ERRCODE = 'CU009';
+=======
+    IF jsonb_typeof(NEW.body::jsonb) <> 'object' OR cuo_canonical(NEW.body::jsonb) <> NEW.body THEN
+        RAISE EXCEPTION 'an audit body is a JSON object in the form of RFC 8785' USING ERRCODE = 'CU009';
+>>>>>>> 8d8419b (wip2)
     END IF;
     SELECT r.chain_seq + 1, r.chain_head, r.trace_id INTO v_seq, v_prev, NEW.trace_id
         FROM cuo_runs r WHERE r.tenant_id = NEW.tenant_id AND r.run_id = NEW.run_id FOR UPDATE;
@@ -377,7 +422,44 @@ BEGIN
     PERFORM cuo_chain_append(p_tenant, p_run, ARRAY['open'], ARRAY['{{"thread_id":' || cuo_jcs(p_thread) || '}}']);
     RETURN true;
 END
-$fn$
+$fn$;
+
+-- A run whose index row somebody else inserts begins its chain as any other does.
+CREATE OR REPLACE FUNCTION cuo_run_genesis() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $fn$
+BEGIN
+    NEW.chain_head := cuo_genesis(NEW.tenant_id, NEW.run_id);
+    RETURN NEW;
+END
+$fn$;
+CREATE OR REPLACE TRIGGER cuo_run_genesis BEFORE INSERT ON cuo_runs
+    FOR EACH ROW WHEN (NEW.chain_head IS NULL) EXECUTE FUNCTION cuo_run_genesis();
+CREATE OR REPLACE FUNCTION cuo_run_opened() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER
+SET search_path FROM CURRENT
+AS $fn$
+BEGIN
+    PERFORM cuo_chain_append(NEW.tenant_id, NEW.run_id, ARRAY['open'], ARRAY['{{"thread_id":' || cuo_jcs(NEW.thread_id) || '}}']);
+    RETURN NULL;
+END
+$fn$;
+CREATE OR REPLACE TRIGGER cuo_run_opened AFTER INSERT ON cuo_runs
+    FOR EACH ROW WHEN (current_user <> cuo_owner()) EXECUTE FUNCTION cuo_run_opened();
+
+-- That a run has ended is not taken back.
+CREATE OR REPLACE FUNCTION cuo_run_stays_closed() RETURNS trigger
+LANGUAGE plpgsql
+SET search_path FROM CURRENT
+AS $fn$
+BEGIN
+    RAISE EXCEPTION 'run % has ended', NEW.run_id USING ERRCODE = 'CU005';
+END
+$fn$;
+CREATE OR REPLACE TRIGGER cuo_run_stays_closed BEFORE UPDATE OF state ON cuo_runs
+    FOR EACH ROW WHEN (OLD.state = 'closed' AND NEW.state <> 'closed' AND current_user <> cuo_owner())
+    EXECUTE FUNCTION cuo_run_stays_closed()
 """
 
 MONTHS = """
@@ -432,14 +514,27 @@ BEGIN
     PERFORM cuo_protect('cuo_runs'::regclass, false, false);
     PERFORM cuo_protect('cuo_memory_audit'::regclass, true, false);
     FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p
-             WHERE p.pronamespace = current_schema()::regnamespace AND p.proname LIKE 'cuo\\_%' LOOP
+             WHERE p.pronamespace = quote_ident(current_schema())::regnamespace AND p.proname LIKE 'cuo\\_%' LOOP
         EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
+    END LOOP;
+    -- What default privileges of the database gave to others on functions and views goes as well.
+    FOR f IN SELECT DISTINCT format('FUNCTION %s FROM %s', p.oid::regprocedure, a.grantee::regrole)
+             FROM pg_proc p, aclexplode(p.proacl) a
+             WHERE p.pronamespace = quote_ident(current_schema())::regnamespace AND p.proname LIKE 'cuo\\_%'
+               AND a.grantee NOT IN (0, p.proowner, '{app}'::regrole, '{archiver}'::regrole, '{auditor}'::regrole)
+             UNION SELECT DISTINCT format('TABLE %s FROM %s', c.oid::regclass, a.grantee::regrole)
+             FROM pg_class c, aclexplode(c.relacl) a
+             WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND (c.relkind = 'v' OR c.relname = 'cuo_alembic_version') AND c.relname LIKE 'cuo\\_%'
+               AND a.grantee NOT IN (0, c.relowner, '{app}'::regrole, '{archiver}'::regrole, '{auditor}'::regrole) LOOP
+        EXECUTE 'REVOKE ALL ON ' || f;
     END LOOP;
 END
 $do$;
 GRANT EXECUTE ON FUNCTION cuo_tenant(), cuo_owner(), cuo_ensure_partitions() TO {app}, {archiver}, {auditor};
 GRANT EXECUTE ON FUNCTION cuo_jcs(text), cuo_jcs_time(timestamptz), cuo_genesis(uuid, uuid) TO {app}, {auditor};
-GRANT SELECT, INSERT ON cuo_threads, cuo_runs TO {app};
+GRANT SELECT ON cuo_threads, cuo_runs TO {app};
+GRANT INSERT (tenant_id, thread_id, checkpoint_ns) ON cuo_threads TO {app};
+GRANT INSERT (tenant_id, run_id, thread_id, trace_id) ON cuo_runs TO {app};
 GRANT UPDATE (lease_owner, lease_until, state) ON cuo_runs TO {app};
 GRANT UPDATE (last_write_at) ON cuo_threads TO {app};
 GRANT SELECT ON cuo_threads, cuo_runs, cuo_memory_audit TO {auditor};
@@ -489,8 +584,14 @@ def downgrade() -> None:
         DROP VIEW IF EXISTS cuo_memory_audit_json;
         DROP TABLE IF EXISTS cuo_memory_audit, cuo_runs, cuo_threads;
         DROP FUNCTION IF EXISTS cuo_ensure_partitions(), cuo_open_run(uuid, uuid, text, text), cuo_chain_link(),
+<<<<<<< HEAD
             cuo_chain_append(uuid, uuid, text[], text[]), cuo_canonical(jsonb),
             cuo_chain_write(uuid, uuid, text, bigint, bytea, text[], text[]), cuo_owner(), cuo_genesis(uuid, uuid), cuo_jcs_time(timestamptz),
+=======
+            cuo_chain_append(uuid, uuid, text[], text[]),
+            cuo_chain_write(uuid, uuid, text, bigint, bytea, text[], text[]), cuo_owner(), cuo_genesis(uuid, uuid), cuo_canonical(jsonb),
+            cuo_run_genesis(), cuo_run_opened(), cuo_run_stays_closed(), cuo_jcs_time(timestamptz),
+>>>>>>> 8d8419b (wip2)
             cuo_jcs(text), cuo_protect(regclass, boolean, boolean), cuo_forbid_change(), cuo_tenant();
         DROP POLICY IF EXISTS cuo_version_reads ON cuo_alembic_version;
         DROP POLICY IF EXISTS cuo_version_owner ON cuo_alembic_version;

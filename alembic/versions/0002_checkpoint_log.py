@@ -187,9 +187,9 @@ BEGIN
             WHERE n.tenant_id = v_run.tenant_id AND n.run_id = v_run.run_id
               AND n.parent_checkpoint_id IS NOT NULL AND NOT n.parent_checkpoint_id = ANY (v_known)
               AND NOT EXISTS (SELECT FROM new_rows p WHERE p.tenant_id = n.tenant_id
-                              AND p.checkpoint_id = n.parent_checkpoint_id AND (p.seq < n.seq OR p.thread_id <> n.thread_id))
+                              AND p.checkpoint_id = n.parent_checkpoint_id AND p.seq < n.seq AND p.thread_id = n.thread_id)
         LOOP
-            PERFORM cuo_require_parent(v_run.tenant_id, v_missing, v_run.thread_id);
+            PERFORM cuo_require_parent(v_run.tenant_id, v_missing, v_run.thread_id, (SELECT array_agg(n.checkpoint_id) FROM new_rows n));
         END LOOP;
         SELECT array_agg('cuo.checkpoint_written'::text ORDER BY n.seq),
                array_agg('{"checkpoint_id":"' || n.checkpoint_id || '","kind":"' || n.kind
@@ -233,7 +233,8 @@ BEGIN
 END
 $fn$;
 
-CREATE OR REPLACE FUNCTION cuo_require_parent(p_tenant uuid, p_parent uuid, p_thread text) RETURNS void
+-- Rows of the statement under way (p_batch) are in the table already but are not older than one another.
+CREATE OR REPLACE FUNCTION cuo_require_parent(p_tenant uuid, p_parent uuid, p_thread text, p_batch uuid[]) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $fn$
@@ -246,7 +247,7 @@ BEGIN
     EXECUTE 'SELECT true FROM cuo_langgraph_checkpoints
              WHERE tenant_id = $1 AND checkpoint_id = $2 AND created_at >= $3 AND created_at <= $4 LIMIT 1'
         INTO v_found USING p_tenant, p_parent, coalesce(v_first, now()), now() + interval '1 day';
-    IF v_found IS NULL THEN
+    IF v_found IS NULL OR p_parent = ANY (p_batch) THEN
         RAISE EXCEPTION 'parent row % is not in this tenant, or not older than its child', p_parent USING ERRCODE = 'CU004';
     END IF;
 END
@@ -326,6 +327,7 @@ DECLARE
     v_same     boolean;
     v_set      jsonb;
     v_existing jsonb;
+    v_deleted  bigint;
     v_kept     integer;
     v_written  integer := 0;
     v_digest   bytea;
@@ -380,7 +382,7 @@ BEGIN
                      ORDER BY c.seq DESC LIMIT 1'
                 INTO v_same
                 USING p_tenant, p_thread, p_ns, p_lg_id, coalesce(v_carrier ->> 'state_sha', p_state_sha), v_carrier ->> 'lg_sha',
-                      v_ns.first_at, greatest(v_ns.newest_at, now()), v_ns.hidden_seq;
+                      v_ns.first_at, greatest(v_ns.newest_at, now()) + interval '1 day', v_ns.hidden_seq;
             IF v_same THEN
                 status := 'duplicate';
                 RETURN;
@@ -415,16 +417,21 @@ BEGIN
         SELECT * INTO v_run FROM cuo_runs r WHERE r.tenant_id = p_tenant AND r.run_id = run FOR UPDATE;
     END IF;
 
+    IF v_root.hidden_seq > 0 THEN
+        SELECT max(d.up_to_seq) INTO v_deleted FROM cuo_thread_tombstones d
+            WHERE d.tenant_id = p_tenant AND d.thread_id = p_thread AND d.kind = 'delete_thread';
+    END IF;
     FOR v_set IN SELECT e FROM jsonb_array_elements(p_writes) AS e LOOP
         v_existing := '{}'::jsonb;
         IF v_ns.greatest_write_id IS NOT NULL AND (v_set ->> 'lg') COLLATE "C" <= v_ns.greatest_write_id COLLATE "C" THEN
             EXECUTE 'SELECT coalesce(jsonb_object_agg(w.idx, w.sha), ''{}''::jsonb) FROM (
                          SELECT DISTINCT ON (idx) idx, encode(value_sha256, ''hex'') AS sha FROM cuo_langgraph_writes
                          WHERE tenant_id = $1 AND thread_id = $2 AND checkpoint_ns = $3 AND lg_checkpoint_id = $4
-                           AND task_id = $5 AND created_at >= $6 AND created_at <= $7
+                           AND task_id = $5 AND created_at >= $6 AND created_at <= $7 AND seq > $8
                          ORDER BY idx, seq DESC) AS w'
                 INTO v_existing
-                USING p_tenant, p_thread, p_ns, v_set ->> 'lg', v_set ->> 'task', v_root.first_at, now() + interval '1 day';
+                USING p_tenant, p_thread, p_ns, v_set ->> 'lg', v_set ->> 'task', v_root.first_at, now() + interval '1 day',
+                      coalesce(v_deleted, 0);
         END IF;
         WITH stored AS (
             INSERT INTO cuo_langgraph_writes (tenant_id, thread_id, checkpoint_ns, lg_checkpoint_id, task_id, task_path,
@@ -457,6 +464,17 @@ BEGIN
     IF v_written = 0 AND v_rows = 0 AND cardinality(p_out_kinds) = 0 THEN
         status := 'duplicate';
         RETURN;
+    END IF;
+    -- What a graph hands over is embedded as it stands, so it is held to the canonical form; what the
+    -- store alone may say cannot be handed over.
+    IF cardinality(p_out_kinds) > 0 AND (
+        cardinality(p_out_kinds) <> cardinality(p_out_bodies)
+        OR p_out_kinds && ARRAY['open', 'close', 'write_set', 'tombstone', 'refused_overwrite', 'month_dropped', 'hold',
+                                'cuo.checkpoint_written', 'cuo.checkpoint_archive_failed']
+        OR EXISTS (SELECT FROM unnest(p_out_bodies) AS b(body)
+                   WHERE jsonb_typeof(b.body::jsonb) <> 'object' OR cuo_canonical(b.body::jsonb) <> b.body)) THEN
+        RAISE EXCEPTION 'an audit row is of a kind that only the store writes, or its body is not in the form of RFC 8785'
+            USING ERRCODE = 'CU009';
     END IF;
     v_kinds := v_kinds || p_out_kinds;
     v_bodies := v_bodies || p_out_bodies;
@@ -508,7 +526,7 @@ BEGIN
         -- Nearly every parent is in this batch or the one before; anything else is looked up by month range.
         IF v_missing IS NOT NULL THEN
             FOREACH v_id IN ARRAY v_missing LOOP
-                PERFORM cuo_require_parent(p_tenant, v_id, p_thread);
+                PERFORM cuo_require_parent(p_tenant, v_id, p_thread, v_ids);
             END LOOP;
         END IF;
         IF v_end IS NOT NULL THEN
@@ -549,12 +567,19 @@ CREATE OR REPLACE FUNCTION cuo_record_refused(p_tenant uuid, p_thread text, p_ns
 LANGUAGE plpgsql SECURITY DEFINER
 SET search_path FROM CURRENT
 AS $fn$
+DECLARE
+    v_opened boolean;
 BEGIN
     PERFORM set_config('auth.tenant_id', p_tenant::text, true);
-    PERFORM cuo_open_run(p_tenant, p_run, p_thread, p_trace);
+    v_opened := cuo_open_run(p_tenant, p_run, p_thread, p_trace);
     PERFORM cuo_chain_append(p_tenant, p_run, ARRAY['refused_overwrite'],
         ARRAY['{"checkpoint_ns":' || cuo_jcs(p_ns) || ',"lg_checkpoint_id":' || cuo_jcs(p_lg_id)
               || ',"refused_state_sha256":' || cuo_jcs(p_state_sha) || ',"thread_id":' || cuo_jcs(p_thread) || '}']);
+    IF v_opened THEN
+        -- A chain made for the attempt alone is no run that anybody could continue.
+        PERFORM cuo_chain_append(p_tenant, p_run, ARRAY['close'], ARRAY['{"log_rows":0,"outcome":"refused"}']);
+        UPDATE cuo_runs r SET state = 'closed', outcome = 'refused' WHERE r.tenant_id = p_tenant AND r.run_id = p_run;
+    END IF;
 END
 $fn$;
 
@@ -635,7 +660,7 @@ BEGIN
                    AND NOT EXISTS (SELECT FROM cuo_runs r WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id AND r.hidden)
                  ORDER BY c.seq DESC LIMIT 1'
             INTO lg_id, lg_parent, run_id, seq, at, state, langgraph
-            USING p_tenant, p_thread, p_ns, p_lg_id, v_ns.first_at, greatest(v_ns.newest_at, now()), CASE WHEN p_pruned AND NOT deleted THEN 0 ELSE v_ns.hidden_seq END;
+            USING p_tenant, p_thread, p_ns, p_lg_id, v_ns.first_at, greatest(v_ns.newest_at, now()) + interval '1 day', CASE WHEN p_pruned AND NOT deleted THEN 0 ELSE v_ns.hidden_seq END;
     END IF;
     IF lg_id IS NULL THEN
         RETURN;
@@ -660,15 +685,22 @@ LANGUAGE plpgsql SECURITY INVOKER
 SET search_path FROM CURRENT
 AS $fn$
 DECLARE
-    v_writes jsonb;
+    v_writes  jsonb;
+    v_deleted bigint;
+    v_hiding  boolean;
 BEGIN
+    -- What was deleted stays so when its checkpoint's id is used again, and a hidden run's writes go with it.
+    SELECT max(d.up_to_seq) FILTER (WHERE d.kind = 'delete_thread'), coalesce(bool_or(d.kind = 'delete_run'), false)
+        INTO v_deleted, v_hiding
+        FROM cuo_thread_tombstones d WHERE d.tenant_id = p_tenant AND d.thread_id = p_thread;
     EXECUTE 'SELECT jsonb_agg(jsonb_build_array(w.task_id, w.channel, w.value, w.task_path, w.idx)
                               ORDER BY w.task_path COLLATE "C", w.task_id COLLATE "C", w.idx)
              FROM (SELECT DISTINCT ON (task_id, idx) * FROM cuo_langgraph_writes
                    WHERE tenant_id = $1 AND thread_id = $2 AND checkpoint_ns = $3 AND lg_checkpoint_id = $4
-                     AND created_at >= $5 AND created_at <= $6
+                     AND created_at >= $5 AND created_at <= $6 AND seq > $7
+                     AND NOT ($8 AND EXISTS (SELECT FROM cuo_runs r WHERE r.tenant_id = $1 AND r.run_id = cuo_langgraph_writes.run_id AND r.hidden))
                    ORDER BY task_id, idx, seq DESC) AS w'
-        INTO v_writes USING p_tenant, p_thread, p_ns, p_lg_id, p_from, p_to;
+        INTO v_writes USING p_tenant, p_thread, p_ns, p_lg_id, p_from, p_to, coalesce(v_deleted, 0), v_hiding;
     RETURN v_writes;
 END
 $fn$;
@@ -685,7 +717,9 @@ DECLARE
     v_before bigint;
 BEGIN
     PERFORM set_config('auth.tenant_id', p_tenant::text, true);
-    SELECT min(t.first_at), max(t.newest_at) INTO v_from, v_to FROM cuo_threads t
+    -- Times are those of transactions' starts, and a row may have waited for the thread's lock: the
+    -- newest row need not bear the latest time. A day is more than any lock is waited for.
+    SELECT min(t.first_at), max(t.newest_at) + interval '1 day' INTO v_from, v_to FROM cuo_threads t
         WHERE t.tenant_id = p_tenant AND (p_thread IS NULL OR t.thread_id = p_thread) AND (p_ns IS NULL OR t.checkpoint_ns = p_ns)
           AND t.newest_id IS NOT NULL;
     IF v_from IS NULL THEN
@@ -766,7 +800,7 @@ BEGIN
                            AND c.created_at >= $4 AND c.created_at <= $5 AND c.seq > $6
                            AND NOT EXISTS (SELECT FROM cuo_runs r WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id AND r.hidden)
                          ORDER BY c.seq DESC LIMIT 1'
-                    INTO v_new USING p_tenant, v_thread, v_ns.checkpoint_ns, v_ns.first_at, v_ns.newest_at, v_ns.hidden_seq;
+                    INTO v_new USING p_tenant, v_thread, v_ns.checkpoint_ns, v_ns.first_at, v_ns.newest_at + interval '1 day', v_ns.hidden_seq;
                 UPDATE cuo_threads t SET newest_seq = coalesce(v_new.seq, 0), newest_id = v_new.lg_id, newest_at = v_new.at
                     WHERE t.tenant_id = p_tenant AND t.thread_id = v_thread AND t.checkpoint_ns = v_ns.checkpoint_ns;
             END LOOP;
@@ -787,8 +821,19 @@ BEGIN
     PERFORM cuo_protect('cuo_langgraph_writes'::regclass, true, false);
     PERFORM cuo_protect('cuo_thread_tombstones'::regclass, true, false);
     FOR f IN SELECT p.oid::regprocedure::text FROM pg_proc p
-             WHERE p.pronamespace = current_schema()::regnamespace AND p.proname LIKE 'cuo\\_%' LOOP
+             WHERE p.pronamespace = quote_ident(current_schema())::regnamespace AND p.proname LIKE 'cuo\\_%' LOOP
         EXECUTE 'REVOKE ALL ON FUNCTION ' || f || ' FROM PUBLIC';
+    END LOOP;
+    -- What default privileges of the database gave to others on functions and views goes as well.
+    FOR f IN SELECT DISTINCT format('FUNCTION %s FROM %s', p.oid::regprocedure, a.grantee::regrole)
+             FROM pg_proc p, aclexplode(p.proacl) a
+             WHERE p.pronamespace = quote_ident(current_schema())::regnamespace AND p.proname LIKE 'cuo\\_%'
+               AND a.grantee NOT IN (0, p.proowner, '{app}'::regrole, '{archiver}'::regrole, '{auditor}'::regrole)
+             UNION SELECT DISTINCT format('TABLE %s FROM %s', c.oid::regclass, a.grantee::regrole)
+             FROM pg_class c, aclexplode(c.relacl) a
+             WHERE c.relnamespace = quote_ident(current_schema())::regnamespace AND c.relkind = 'v' AND c.relname LIKE 'cuo\\_%'
+               AND a.grantee NOT IN (0, c.relowner, '{app}'::regrole, '{archiver}'::regrole, '{auditor}'::regrole) LOOP
+        EXECUTE 'REVOKE ALL ON ' || f;
     END LOOP;
 END
 $do$;
@@ -841,5 +886,5 @@ def downgrade() -> None:
         DROP FUNCTION IF EXISTS cuo_append(uuid, text, text, uuid, text, text, text, jsonb, jsonb, text, boolean, jsonb, text[], text[], text, boolean, boolean, boolean, boolean);
         DROP VIEW IF EXISTS cuo_checkpoints_full;
         DROP TABLE IF EXISTS cuo_langgraph_checkpoints, cuo_langgraph_writes, cuo_thread_tombstones;
-        DROP FUNCTION IF EXISTS cuo_log_before(), cuo_log_after(), cuo_write_before(), cuo_tombstone_before(), cuo_require_parent(uuid, uuid, text)
+        DROP FUNCTION IF EXISTS cuo_log_before(), cuo_log_after(), cuo_write_before(), cuo_tombstone_before(), cuo_require_parent(uuid, uuid, text, uuid[])
     """)
