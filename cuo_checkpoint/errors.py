@@ -20,7 +20,11 @@
     ├── DurabilityRefused           durability="exit" without allow_exit=True
     ├── WrongColour                 a sync method inside a running event loop
     ├── RunUnknown                  no such run in this tenant
-    └── ChainBroken                 verification found a row that does not fit its chain
+    ├── ChainBroken                 verification found a row that does not fit its chain
+    ├── KeyUnusable                 a seal key file is missing, readable by others or malformed
+    ├── NoteInvalid                 a signed head is malformed, forged or signed by an unknown key
+    ├── SealRefused                 signing would contradict a head that was signed before
+    └── ExportRefused               evidence cannot be written where it was to go
 
 Messages are written for an operator: what happened, why, what to do next.
 They never carry stored values, only names, ids, types and sizes.
@@ -35,11 +39,15 @@ __all__ = [
     "CheckpointError",
     "DeserialiseError",
     "DurabilityRefused",
+    "ExportRefused",
     "InvalidIdentifier",
+    "KeyUnusable",
+    "NoteInvalid",
     "ParentMissing",
     "RunClosed",
     "RunUnknown",
     "SchemaNotReady",
+    "SealRefused",
     "SerialiseError",
     "SettingInvalid",
     "StaleParent",
@@ -173,3 +181,27 @@ class ChainBroken(CheckpointError):
         self.run_id = run_id
         self.chain_seq = chain_seq
         self.reason = reason
+
+
+class KeyUnusable(CheckpointError):
+    """A seal key cannot be used; the message names the file and what is wrong, never the key."""
+
+
+class NoteInvalid(CheckpointError):
+    """A signed head cannot be trusted. `kind` is malformed, forged, wrong_key or other_log."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class SealRefused(CheckpointError):
+    """Nothing was signed: the tree would contradict an earlier head. `kind` is behind or inconsistent."""
+
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+class ExportRefused(CheckpointError):
+    """The folder for exports is missing, in use, or already holds other bytes under the same name."""
