@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
@@ -17,6 +18,7 @@ from cuo_supervisor.settings import Settings
 __all__ = [
     "debug_option", "emit_json", "json_option", "notice_when_slow", "place_of", "printable",
     "remark", "run_uuid", "stdin_text",
+    "telemetry_sent",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -116,3 +118,30 @@ def run_uuid(text: str) -> Any:
         return run_id_from_ulid(text.strip())
     except InvalidIdentifier as error:
         raise UsageError(f"RUN {error}; cyberos-cuo runs list shows them") from None
+
+
+_FLUSH_SECONDS: Final = 3.0
+"""What a command waits at its end for its spans to be taken; a collector that is down costs no more."""
+
+
+@contextlib.contextmanager
+def telemetry_sent() -> Iterator[None]:
+    """Sends spans and metrics of this command where OTEL_EXPORTER_OTLP_* say, if they say."""
+    if not any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
+        yield
+        return
+    try:
+        from cuo_supervisor import telemetry_sdk
+
+        providers = telemetry_sdk.install()
+    except ImportError:
+        remark("OTEL_EXPORTER_OTLP_* is set but the otel extra is not installed: nothing is sent")
+        yield
+        return
+    try:
+        yield
+    finally:
+        for provider in providers:
+            worker = threading.Thread(target=provider.shutdown, daemon=True)
+            worker.start()
+            worker.join(_FLUSH_SECONDS)

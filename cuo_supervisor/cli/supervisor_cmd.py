@@ -15,6 +15,7 @@ from cuo_supervisor.cli.common import (
     place_of,
     remark,
     stdin_text,
+    telemetry_sent,
 )
 from cuo_supervisor.cli.replay_cmd import replay
 from cuo_supervisor.cli.skills_cmd import skills
@@ -206,6 +207,7 @@ def _answer(
             return await ask(made, identity)
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(telemetry_sent())
         place = stack.enter_context(place_of(settings)) if durable else None
         decision = asyncio.run(work(place))
     if as_json:
