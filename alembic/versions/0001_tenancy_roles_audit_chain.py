@@ -223,40 +223,6 @@ LANGUAGE sql STABLE PARALLEL SAFE
 AS $fn$ SELECT pg_catalog.sha256(pg_catalog.convert_to('cuo/genesis/v1', 'UTF8') || '\\x00'::bytea
         || pg_catalog.convert_to(p_tenant::text || '/' || p_run::text, 'UTF8')) $fn$;
 
--- A JSON document as RFC 8785 writes it: what an audit body has to be, letter by letter, because it
--- is embedded as it stands. Keys beyond U+E000 are ordered by code point where RFC 8785 orders by
--- UTF-16; such a body is refused rather than mis-spelled.
-CREATE OR REPLACE FUNCTION cuo_canonical(p_value jsonb) RETURNS text
-LANGUAGE plpgsql STABLE
-SET search_path FROM CURRENT
-SET extra_float_digits = 1
-AS $fn$
-DECLARE
-    v_number float8;
-BEGIN
-    CASE jsonb_typeof(p_value)
-        WHEN 'object' THEN
-            RETURN '{{' || coalesce((SELECT string_agg(cuo_jcs(o.key) || ':' || cuo_canonical(o.value), ',' ORDER BY o.key COLLATE "C")
-                                    FROM jsonb_each(p_value) AS o), '') || '}}';
-        WHEN 'array' THEN
-            RETURN '[' || coalesce((SELECT string_agg(cuo_canonical(a.value), ',' ORDER BY a.n)
-                                    FROM jsonb_array_elements(p_value) WITH ORDINALITY AS a(value, n)), '') || ']';
-        WHEN 'string' THEN
-            RETURN cuo_jcs(p_value #>> '{{}}');
-        WHEN 'number' THEN
-            v_number := (p_value #>> '{{}}')::float8;
-            IF v_number = 0 THEN
-                RETURN '0';
-            ELSIF abs(v_number) >= 1e-6 AND abs(v_number) < 1e21 THEN
-                RETURN trim_scale(v_number::text::numeric)::text;
-            END IF;
-            RETURN regexp_replace(v_number::text, 'e([+-])0*', 'e\1');
-        ELSE
-            RETURN p_value::text;
-    END CASE;
-END
-$fn$;
-
 -- The schema's owner, as whom the definer functions run.
 CREATE OR REPLACE FUNCTION cuo_owner() RETURNS name
 LANGUAGE sql STABLE
@@ -313,11 +279,12 @@ BEGIN
 END
 $fn$;
 
--- The RFC 8785 text of a document, as far as audit bodies need it: numbers that are integers below
--- 2^53 or plain decimals, keys of the Basic Multilingual Plane. Anything else is null: not canonical here.
+-- The RFC 8785 text of a document, as far as audit bodies need it: keys beyond the Basic Multilingual
+-- Plane, which it orders by UTF-16, make it null: not canonical here.
 CREATE OR REPLACE FUNCTION cuo_canonical(p_value jsonb) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
+SET extra_float_digits = 1
 AS $fn$
 DECLARE
     v_number float8;
@@ -339,10 +306,12 @@ BEGIN
             RETURN cuo_jcs(p_value #>> ARRAY[]::text[]);
         WHEN 'number' THEN
             v_number := (p_value #>> ARRAY[]::text[])::float8;
-            IF v_number <> 0 AND (abs(v_number) < 1e-4 OR abs(v_number) >= 9007199254740992) THEN
-                RETURN NULL;
+            IF v_number = 0 THEN
+                RETURN '0';
+            ELSIF abs(v_number) >= 1e-6 AND abs(v_number) < 1e21 THEN
+                RETURN trim_scale(v_number::text::numeric)::text;
             END IF;
-            RETURN CASE WHEN v_number = trunc(v_number) THEN trunc(v_number)::bigint::text ELSE v_number::text END;
+            RETURN regexp_replace(v_number::text, 'e([+-])0*', 'e\\1');
         ELSE
             RETURN p_value::text;
     END CASE;
@@ -375,14 +344,9 @@ BEGIN
                         'cuo.persona_defer_block', 'cuo.persona_unknown') THEN
         RAISE EXCEPTION 'audit kind "%" is written by the store alone', NEW.kind USING ERRCODE = 'CU009';
     END IF;
-<<<<<<< HEAD
     IF jsonb_typeof(NEW.body::jsonb) <> 'object' OR NEW.body IS DISTINCT FROM cuo_canonical(NEW.body::jsonb) THEN
         -- It stands in the chain to the byte, so a body in another form would never verify.
         RAISE EXCEPTION 'an audit body is a JSON object in RFC 8785 form' USING ERRCODE = 'CU009';
-=======
-    IF jsonb_typeof(NEW.body::jsonb) <> 'object' OR cuo_canonical(NEW.body::jsonb) <> NEW.body THEN
-        RAISE EXCEPTION 'an audit body is a JSON object in the form of RFC 8785' USING ERRCODE = 'CU009';
->>>>>>> 8d8419b (wip2)
     END IF;
     SELECT r.chain_seq + 1, r.chain_head, r.trace_id INTO v_seq, v_prev, NEW.trace_id
         FROM cuo_runs r WHERE r.tenant_id = NEW.tenant_id AND r.run_id = NEW.run_id FOR UPDATE;
@@ -584,14 +548,9 @@ def downgrade() -> None:
         DROP VIEW IF EXISTS cuo_memory_audit_json;
         DROP TABLE IF EXISTS cuo_memory_audit, cuo_runs, cuo_threads;
         DROP FUNCTION IF EXISTS cuo_ensure_partitions(), cuo_open_run(uuid, uuid, text, text), cuo_chain_link(),
-<<<<<<< HEAD
             cuo_chain_append(uuid, uuid, text[], text[]), cuo_canonical(jsonb),
             cuo_chain_write(uuid, uuid, text, bigint, bytea, text[], text[]), cuo_owner(), cuo_genesis(uuid, uuid), cuo_jcs_time(timestamptz),
-=======
-            cuo_chain_append(uuid, uuid, text[], text[]),
-            cuo_chain_write(uuid, uuid, text, bigint, bytea, text[], text[]), cuo_owner(), cuo_genesis(uuid, uuid), cuo_canonical(jsonb),
-            cuo_run_genesis(), cuo_run_opened(), cuo_run_stays_closed(), cuo_jcs_time(timestamptz),
->>>>>>> 8d8419b (wip2)
+            cuo_run_genesis(), cuo_run_opened(), cuo_run_stays_closed(),
             cuo_jcs(text), cuo_protect(regclass, boolean, boolean), cuo_forbid_change(), cuo_tenant();
         DROP POLICY IF EXISTS cuo_version_reads ON cuo_alembic_version;
         DROP POLICY IF EXISTS cuo_version_owner ON cuo_alembic_version;

@@ -472,7 +472,7 @@ BEGIN
         OR p_out_kinds && ARRAY['open', 'close', 'write_set', 'tombstone', 'refused_overwrite', 'month_dropped', 'hold',
                                 'cuo.checkpoint_written', 'cuo.checkpoint_archive_failed']
         OR EXISTS (SELECT FROM unnest(p_out_bodies) AS b(body)
-                   WHERE jsonb_typeof(b.body::jsonb) <> 'object' OR cuo_canonical(b.body::jsonb) <> b.body)) THEN
+                   WHERE jsonb_typeof(b.body::jsonb) <> 'object' OR b.body IS DISTINCT FROM cuo_canonical(b.body::jsonb))) THEN
         RAISE EXCEPTION 'an audit row is of a kind that only the store writes, or its body is not in the form of RFC 8785'
             USING ERRCODE = 'CU009';
     END IF;
