@@ -16,8 +16,6 @@ import platformdirs
 from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import errors as store_errors
-from cuo_checkpoint.audit_append import append_replayed
-from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.saver import PostgresCheckpointer
 from cuo_supervisor import catalog_threads
 from cuo_supervisor.catalog_loader import load_catalog
@@ -100,6 +98,9 @@ class CuoStore:
         )
 
     def _claimed(self, tenant_id: str, run_id: str, name: str) -> Any:
+        # SQLAlchemy costs a command a third of a second; only a few of them read through it.
+        from cuo_checkpoint.runs import RunReader
+
         place = self._place
         with RunReader(
             place.conninfo, tenant_id=tenant_id, schema=place.schema, connections=1
@@ -121,6 +122,8 @@ class CuoStore:
         return await catalog_threads.read(self.saver, tenant_id, snapshot_hash, month)
 
     async def note_replay(self, tenant_id: str, run_id: Any, body: Mapping[str, Any]) -> None:
+        from cuo_checkpoint.audit_append import append_replayed
+
         await self.saver.asetup()
         await asyncio.to_thread(
             append_replayed,
