@@ -220,6 +220,8 @@ class Supervisor:
         if durable is None:
             raise UsageError("this supervisor has no store, so there is no run to continue")
         config, state, waiting = await self._stored(durable, run_id, identity)
+        if rerun_idempotent and "decision" not in state:
+            check_rerun(state, self.catalog)
         if waiting:
             # The answer may have been given by a process that died before it could act on it.
             given = await self._answer_given(config, waiting)
@@ -235,8 +237,6 @@ class Supervisor:
                     "route the request again, as a run of its own"
                 )
             return RoutingDecision.model_validate(state["decision"])
-        if rerun_idempotent:
-            check_rerun(state, self.catalog)
         return await self._carry_on(
             durable, config, state, None, identity, rerun_idempotent=rerun_idempotent
         )
