@@ -52,8 +52,8 @@ GET_ANY: Final[LiteralString] = (
 """As GET, pruned checkpoints included: what delta channels are rebuilt from."""
 
 LIST: Final[LiteralString] = (
-    "SELECT thread_id, checkpoint_ns, lg_id, lg_parent, state::text, langgraph::text, writes::text, seq"
-    " FROM {schema}.cuo_list(%s, %s, %s, %s, %s::jsonb, %s, %s, %s)"
+    "SELECT thread_id, checkpoint_ns, lg_id, lg_parent, state::text, langgraph::text, writes::text, seq, at"
+    " FROM {schema}.cuo_list(%s, %s, %s, %s, %s::jsonb, %s, %s, %s, %s)"
 )
 """Checkpoints newest first, filtered by bound keys and values."""
 

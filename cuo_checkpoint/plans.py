@@ -20,7 +20,7 @@ from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.configs import metadata_of, tuple_config
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import CheckpointConflict, InvalidIdentifier, SerialiseError
-from cuo_checkpoint.reading import Page
+from cuo_checkpoint.reading import Cursor, Page
 from cuo_checkpoint.rebuild import Pending
 from cuo_checkpoint.records import (
     ChainKind,
@@ -240,15 +240,15 @@ class Plans(AppendPlans):
             )
 
     def copy_thread(self, source: str, target: str) -> Plan[None]:
-        page: int | None = None
+        page: Cursor | None = None
         found: list[tuple[CheckpointTuple, list[Pending]]] = []
         config: RunnableConfig = {"configurable": {"thread_id": source}}
         while True:
             part = yield from self.list_page(config, None, None, None, page)
             found.extend(zip(part.tuples, part.pending, strict=True))
-            if part.next_seq is None:
+            if part.next is None:
                 break
-            page = part.next_seq
+            page = part.next
         run = ids.new_id()
         trace = self.trace_id or ids.ZERO_TRACE
         for item, pending in reversed(found):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -16,7 +17,10 @@ from cuo_checkpoint.rebuild import Pending, rebuild_tuple
 from cuo_checkpoint.serde import tree_to_text
 from cuo_checkpoint.shared import Shared
 
-__all__ = ["Page", "ReadPlans"]
+__all__ = ["Cursor", "Page", "ReadPlans"]
+
+Cursor = tuple[int, dt.datetime]
+"""Where a page ended: the last row's seq, and its time, which says in which month to go on."""
 
 _PAGE: Final = 100
 """Checkpoints per round trip of a listing: bounds memory at a few hundred full states."""
@@ -28,7 +32,7 @@ class Page:
 
     tuples: list[CheckpointTuple]
     pending: list[list[Pending]]
-    next_seq: int | None
+    next: Cursor | None
 
 
 class ReadPlans(Shared):
@@ -81,7 +85,7 @@ class ReadPlans(Shared):
         wanted_metadata: Mapping[str, Any] | None,
         before: RunnableConfig | None,
         limit: int | None,
-        after_seq: int | None,
+        after: Cursor | None,
     ) -> Plan[Page]:
         call = CallConfig.read(config or {}, self.tenant_id, self.trace_id, needs_thread=False)
         wanted = None
@@ -104,12 +108,12 @@ class ReadPlans(Shared):
                 wanted,
                 before_id,
                 size,
-                after_seq,
+                *(after or (None, None)),
             ),
         )
         tuples: list[CheckpointTuple] = []
         pending: list[list[Pending]] = []
-        for thread_id, ns, lg_id, lg_parent, state, langgraph, writes, _ in rows:
+        for thread_id, ns, lg_id, lg_parent, state, langgraph, writes, *_ in rows:
             place = call.at(thread_id, ns)
             found, its_writes, _ = rebuild_tuple(
                 self.serializer, place, lg_id, lg_parent, state, langgraph, writes
@@ -117,7 +121,7 @@ class ReadPlans(Shared):
             tuples.append(found)
             pending.append(its_writes)
         more = paged and size is not None and len(rows) == size
-        return Page(tuples, pending, rows[-1][7] if more else None)
+        return Page(tuples, pending, rows[-1][7:9] if more else None)
 
     def delta_history(
         self, config: RunnableConfig, channels: Sequence[str]

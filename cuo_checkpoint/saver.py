@@ -38,6 +38,7 @@ from cuo_checkpoint.callback import watch_runs
 from cuo_checkpoint.db import AsyncDriver, Plan, SyncDriver
 from cuo_checkpoint.errors import CheckpointError, WrongColour
 from cuo_checkpoint.plans import Plans
+from cuo_checkpoint.reading import Cursor
 from cuo_checkpoint.serde import Serializer
 
 __all__ = ["PostgresCheckpointer"]
@@ -197,16 +198,16 @@ class PostgresCheckpointer(BaseCheckpointSaver[int]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints newest first. `filter` compares metadata for equality, key by key."""
-        cursor: int | None = None
+        cursor: Cursor | None = None
         remaining = limit
         while remaining is None or remaining > 0:
             page = self.run_plan(
                 self.plans.list_page(config, filter, before, remaining, cursor), "alist"
             )
             yield from page.tuples
-            if page.next_seq is None:
+            if page.next is None:
                 return
-            cursor = page.next_seq
+            cursor = page.next
             remaining = None if remaining is None else remaining - len(page.tuples)
 
     async def alist(
@@ -218,7 +219,7 @@ class PostgresCheckpointer(BaseCheckpointSaver[int]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
-        cursor: int | None = None
+        cursor: Cursor | None = None
         remaining = limit
         while remaining is None or remaining > 0:
             page = await self.arun_plan(
@@ -226,9 +227,9 @@ class PostgresCheckpointer(BaseCheckpointSaver[int]):
             )
             for found in page.tuples:
                 yield found
-            if page.next_seq is None:
+            if page.next is None:
                 return
-            cursor = page.next_seq
+            cursor = page.next
             remaining = None if remaining is None else remaining - len(page.tuples)
 
     def get_delta_channel_history(

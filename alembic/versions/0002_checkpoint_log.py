@@ -615,6 +615,44 @@ CREATE OR REPLACE VIEW cuo_checkpoints_full WITH (security_invoker = true) AS
     LEFT JOIN cuo_langgraph_checkpoints h
         ON h.tenant_id = c.tenant_id AND h.created_at = c.created_at AND h.checkpoint_id = (c.state_json ->> '$state_of')::uuid;
 
+-- The moment inside a time-ordered id (UUID version 6, which LangGraph makes); null for any other id.
+CREATE OR REPLACE FUNCTION cuo_id_time(p_id text) RETURNS timestamptz
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+AS $fn$
+    SELECT CASE WHEN p_id ~ '^[0-9a-f]{8}-[0-9a-f]{4}-6[0-9a-f]{3}-'
+                THEN to_timestamp(('x' || substr(p_id, 1, 8) || substr(p_id, 10, 4) || substr(p_id, 16, 3))::bit(60)::bigint / 1e7 - 12219292800) END
+$fn$;
+
+-- Where a checkpoint stands. The time inside its id says which month to look in first; if it is not
+-- there (a copy, an id of another kind, a clock that is days off), spans twice as long each time, newest first.
+CREATE OR REPLACE FUNCTION cuo_find(p_tenant uuid, p_thread text, p_ns text, p_lg_id text, p_from timestamptz, p_to timestamptz, p_above bigint,
+    OUT seq bigint, OUT at timestamptz)
+LANGUAGE plpgsql SECURITY INVOKER
+SET search_path FROM CURRENT
+AS $fn$
+DECLARE
+    v_low    timestamptz := cuo_id_time(p_lg_id) - interval '1 day';
+    v_high   timestamptz := v_low + interval '2 days';
+    v_months integer := 0;
+BEGIN
+    LOOP
+        IF v_low IS NOT NULL AND v_low <= p_to AND v_high >= p_from THEN
+            EXECUTE 'SELECT c.seq, c.created_at FROM cuo_langgraph_checkpoints c
+                     WHERE c.tenant_id = $1 AND c.thread_id = $2 AND ($3::text IS NULL OR c.checkpoint_ns = $3) AND c.lg_checkpoint_id = $4
+                       AND c.langgraph ? ''channel_versions'' AND c.created_at >= $5 AND c.created_at <= $6 AND c.seq > $7
+                       AND NOT EXISTS (SELECT FROM cuo_runs r WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id AND r.hidden)
+                     ORDER BY c.seq DESC LIMIT 1'
+                INTO seq, at USING p_tenant, p_thread, p_ns, p_lg_id, greatest(v_low, p_from), least(v_high, p_to), p_above;
+            EXIT WHEN seq IS NOT NULL;
+        END IF;
+        EXIT WHEN v_months > 0 AND v_low <= p_from;
+        v_high := CASE WHEN v_months = 0 THEN p_to ELSE v_low END;
+        v_low := date_trunc('month', v_high, 'UTC') - make_interval(months => v_months);
+        v_months := greatest(1, v_months * 2);
+    END LOOP;
+END
+$fn$;
+
 -- One checkpoint as LangGraph sees it, the newest when p_lg_id is null, with its pending writes.
 -- With p_events, also the log rows about it and the run a resume continues: p_run, else the thread's
 -- newest unfinished one.
@@ -627,6 +665,8 @@ AS $fn$
 DECLARE
     v_ns cuo_threads%ROWTYPE;
     v_root cuo_threads%ROWTYPE;
+    v_seq bigint;
+    v_at timestamptz;
 BEGIN
     PERFORM set_config('auth.tenant_id', p_tenant::text, true);
     SELECT * INTO v_root FROM cuo_threads t WHERE t.tenant_id = p_tenant AND t.thread_id = p_thread AND t.checkpoint_ns = '';
@@ -647,21 +687,17 @@ BEGIN
     IF v_ns.newest_id IS NULL THEN
         RETURN;
     END IF;
-    -- EXECUTE plans with the bounds in hand, so only the months that can hold the row are touched.
-    IF p_lg_id IS NULL THEN
-        EXECUTE 'SELECT c.lg_checkpoint_id, c.lg_parent_id, c.run_id, c.seq, c.created_at, c.state_json, c.langgraph FROM cuo_langgraph_checkpoints c
-                 WHERE c.tenant_id = $1 AND c.thread_id = $2 AND c.checkpoint_ns = $3 AND c.seq = $4 AND c.created_at = $5'
-            INTO lg_id, lg_parent, run_id, seq, at, state, langgraph
-            USING p_tenant, p_thread, p_ns, v_ns.newest_seq, v_ns.newest_at;
-    ELSE
-        EXECUTE 'SELECT c.lg_checkpoint_id, c.lg_parent_id, c.run_id, c.seq, c.created_at, c.state_json, c.langgraph FROM cuo_langgraph_checkpoints c
-                 WHERE c.tenant_id = $1 AND c.thread_id = $2 AND c.checkpoint_ns = $3 AND c.lg_checkpoint_id = $4
-                   AND c.langgraph ? ''channel_versions'' AND c.created_at >= $5 AND c.created_at <= $6 AND c.seq > $7
-                   AND NOT EXISTS (SELECT FROM cuo_runs r WHERE r.tenant_id = c.tenant_id AND r.run_id = c.run_id AND r.hidden)
-                 ORDER BY c.seq DESC LIMIT 1'
-            INTO lg_id, lg_parent, run_id, seq, at, state, langgraph
-            USING p_tenant, p_thread, p_ns, p_lg_id, v_ns.first_at, greatest(v_ns.newest_at, now()) + interval '1 day', CASE WHEN p_pruned AND NOT deleted THEN 0 ELSE v_ns.hidden_seq END;
+    v_seq := v_ns.newest_seq;
+    v_at := v_ns.newest_at;
+    IF p_lg_id IS NOT NULL THEN
+        SELECT f.seq, f.at INTO v_seq, v_at FROM cuo_find(p_tenant, p_thread, p_ns, p_lg_id, v_ns.first_at,
+            greatest(v_ns.newest_at, clock_timestamp()), CASE WHEN p_pruned AND NOT deleted THEN 0 ELSE v_ns.hidden_seq END) AS f;
     END IF;
+    -- EXECUTE plans with the time in hand, so only the month that holds the row is touched.
+    EXECUTE 'SELECT c.lg_checkpoint_id, c.lg_parent_id, c.run_id, c.seq, c.created_at, c.state_json, c.langgraph FROM cuo_langgraph_checkpoints c
+             WHERE c.tenant_id = $1 AND c.thread_id = $2 AND c.checkpoint_ns = $3 AND c.seq = $4 AND c.created_at = $5'
+        INTO lg_id, lg_parent, run_id, seq, at, state, langgraph
+        USING p_tenant, p_thread, p_ns, v_seq, v_at;
     IF lg_id IS NULL THEN
         RETURN;
     END IF;
@@ -706,36 +742,25 @@ END
 $fn$;
 
 -- Checkpoints newest first. Filter keys and values are data: each is compared, none is spelled into SQL.
-CREATE OR REPLACE FUNCTION cuo_list(p_tenant uuid, p_thread text, p_ns text, p_lg_id text, p_filter jsonb, p_before text, p_limit bigint, p_after_seq bigint)
+-- p_after_seq, p_after_at: where the page before this one ended. A limited page reads only as many months
+-- as it needs: it counts in spans twice as long each time. A row is stamped when its transaction begins and
+-- numbered when it has the thread's lock, so a day of slack keeps the order of seq exact.
+CREATE OR REPLACE FUNCTION cuo_list(p_tenant uuid, p_thread text, p_ns text, p_lg_id text, p_filter jsonb, p_before text, p_limit bigint,
+    p_after_seq bigint, p_after_at timestamptz)
     RETURNS TABLE (thread_id text, checkpoint_ns text, lg_id text, lg_parent text, run_id uuid, seq bigint, at timestamptz, state jsonb, langgraph jsonb, writes jsonb)
 LANGUAGE plpgsql SECURITY INVOKER
 SET search_path FROM CURRENT
 AS $fn$
 DECLARE
-    v_from timestamptz;
-    v_to   timestamptz;
+    v_from   timestamptz;
+    v_to     timestamptz;
+    v_mark   timestamptz;
     v_before bigint;
-BEGIN
-    PERFORM set_config('auth.tenant_id', p_tenant::text, true);
-    -- Times are those of transactions' starts, and a row may have waited for the thread's lock: the
-    -- newest row need not bear the latest time. A day is more than any lock is waited for.
-    SELECT min(t.first_at), max(t.newest_at) + interval '1 day' INTO v_from, v_to FROM cuo_threads t
-        WHERE t.tenant_id = p_tenant AND (p_thread IS NULL OR t.thread_id = p_thread) AND (p_ns IS NULL OR t.checkpoint_ns = p_ns)
-          AND t.newest_id IS NOT NULL;
-    IF v_from IS NULL THEN
-        RETURN;
-    END IF;
-    IF p_before IS NOT NULL AND p_thread IS NOT NULL THEN
-        EXECUTE 'SELECT max(c.seq) FROM cuo_langgraph_checkpoints c WHERE c.tenant_id = $1 AND c.thread_id = $2
-                   AND c.lg_checkpoint_id = $3 AND c.langgraph ? ''channel_versions'' AND c.created_at >= $4 AND c.created_at <= $5
-                   AND ($6::text IS NULL OR c.checkpoint_ns = $6)'
-            INTO v_before USING p_tenant, p_thread, p_before, v_from, v_to, p_ns;
-    END IF;
-    RETURN QUERY EXECUTE '
-        SELECT c.thread_id, c.checkpoint_ns, c.lg_checkpoint_id, c.lg_parent_id, c.run_id, c.seq, c.created_at, c.state_json, c.langgraph,
-               CASE WHEN t.last_write_at IS NOT NULL AND c.lg_checkpoint_id COLLATE "C" <= t.greatest_write_id COLLATE "C"
-                    THEN cuo_pending(c.tenant_id, c.thread_id, c.checkpoint_ns, c.lg_checkpoint_id,
-                                     least(c.created_at, t.last_write_at) - interval ''1 day'', t.last_write_at) END
+    v_seq    bigint;
+    v_at     timestamptz;
+    v_months integer := 1;
+    v_count  bigint;
+    v_rows   text := '
         FROM cuo_langgraph_checkpoints c
         JOIN cuo_threads t ON t.tenant_id = c.tenant_id AND t.thread_id = c.thread_id AND t.checkpoint_ns = c.checkpoint_ns
         WHERE c.tenant_id = $1 AND ($2::text IS NULL OR c.thread_id = $2) AND ($3::text IS NULL OR c.checkpoint_ns = $3)
@@ -745,7 +770,46 @@ BEGIN
           AND ($5::jsonb IS NULL OR NOT EXISTS (
                SELECT FROM jsonb_each($5) f WHERE (c.langgraph -> ''metadata'' -> f.key) IS DISTINCT FROM f.value))
           AND ($9::text IS NULL OR CASE WHEN $10::bigint IS NOT NULL THEN c.seq < $10 ELSE c.lg_checkpoint_id COLLATE "C" < $9 COLLATE "C" END)
-          AND ($11::bigint IS NULL OR c.seq < $11)
+          AND ($11::bigint IS NULL OR c.seq < $11)';
+BEGIN
+    PERFORM set_config('auth.tenant_id', p_tenant::text, true);
+    SELECT min(t.first_at), max(t.newest_at) + interval '1 day' INTO v_from, v_to FROM cuo_threads t
+        WHERE t.tenant_id = p_tenant AND (p_thread IS NULL OR t.thread_id = p_thread) AND (p_ns IS NULL OR t.checkpoint_ns = p_ns)
+          AND t.newest_id IS NOT NULL;
+    IF v_from IS NULL THEN
+        RETURN;
+    END IF;
+    IF p_before IS NOT NULL AND p_thread IS NOT NULL THEN
+        SELECT f.seq, f.at INTO v_before, v_at FROM cuo_find(p_tenant, p_thread, p_ns, p_before, v_from, v_to, 0) AS f;
+        v_to := least(v_to, v_at + interval '1 day');
+    END IF;
+    IF p_lg_id IS NOT NULL AND p_thread IS NOT NULL THEN
+        SELECT f.seq, f.at INTO v_seq, v_at FROM cuo_find(p_tenant, p_thread, p_ns, p_lg_id, v_from, v_to, 0) AS f;
+        IF v_seq IS NULL THEN
+            RETURN;
+        ELSIF p_ns IS NOT NULL THEN
+            v_from := v_at;
+            v_to := v_at;
+        END IF;
+    END IF;
+    v_to := least(v_to, p_after_at + interval '1 day');
+    v_mark := least(date_trunc('month', v_to, 'UTC'), v_to - interval '1 day');
+    WHILE p_limit IS NOT NULL AND v_mark > v_from LOOP
+        EXECUTE 'SELECT count(*) FROM (SELECT' || v_rows || ' LIMIT $6) AS q' INTO v_count
+            USING p_tenant, p_thread, p_ns, p_lg_id, p_filter, p_limit, v_mark, v_to, p_before, v_before, p_after_seq;
+        EXIT WHEN v_count >= p_limit;
+        v_mark := v_mark - make_interval(months => v_months);
+        v_months := v_months * 2;
+    END LOOP;
+    IF p_limit IS NOT NULL THEN
+        v_from := greatest(v_from, v_mark - interval '1 day');
+    END IF;
+    RETURN QUERY EXECUTE '
+        SELECT c.thread_id, c.checkpoint_ns, c.lg_checkpoint_id, c.lg_parent_id, c.run_id, c.seq, c.created_at, c.state_json, c.langgraph,
+               CASE WHEN t.last_write_at IS NOT NULL AND c.lg_checkpoint_id COLLATE "C" <= t.greatest_write_id COLLATE "C"
+                    THEN cuo_pending(c.tenant_id, c.thread_id, c.checkpoint_ns, c.lg_checkpoint_id,
+                                     least(c.created_at, t.last_write_at) - interval ''1 day'', t.last_write_at) END'
+        || v_rows || '
         ORDER BY CASE WHEN $2::text IS NULL THEN c.created_at END DESC, c.seq DESC LIMIT $6'
         USING p_tenant, p_thread, p_ns, p_lg_id, p_filter, p_limit, v_from, v_to, p_before, v_before, p_after_seq;
 END
@@ -849,7 +913,9 @@ GRANT EXECUTE ON FUNCTION
     cuo_claim(uuid, text, uuid, text, text, jsonb, text, text[]),
     cuo_get(uuid, text, text, text, boolean, boolean, uuid),
     cuo_pending(uuid, text, text, text, timestamptz, timestamptz),
-    cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint),
+    cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint, timestamptz),
+    cuo_find(uuid, text, text, text, timestamptz, timestamptz, bigint),
+    cuo_id_time(text),
     cuo_tombstone(uuid, text, text, uuid, uuid, text) TO {app}
 """
 
@@ -878,7 +944,8 @@ def downgrade() -> None:
         _run(REFUSE_ROWS)
     _run("""
         DROP FUNCTION IF EXISTS cuo_tombstone(uuid, text, text, uuid, uuid, text);
-        DROP FUNCTION IF EXISTS cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint);
+        DROP FUNCTION IF EXISTS cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint, timestamptz);
+        DROP FUNCTION IF EXISTS cuo_find(uuid, text, text, text, timestamptz, timestamptz, bigint), cuo_id_time(text);
         DROP FUNCTION IF EXISTS cuo_get(uuid, text, text, text, boolean, boolean, uuid);
         DROP FUNCTION IF EXISTS cuo_pending(uuid, text, text, text, timestamptz, timestamptz);
         DROP FUNCTION IF EXISTS cuo_claim(uuid, text, uuid, text, text, jsonb, text, text[]);
