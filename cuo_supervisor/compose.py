@@ -185,12 +185,14 @@ def open_place(settings: Settings, *, check: bool = True) -> Iterator[Place]:
 
 def _require_ready(place: Place) -> None:
     """Refuses a database that is not migrated, not protected or not granted; makes missing months."""
-    from cuo_checkpoint import archive, readiness
+    from cuo_checkpoint import readiness
 
     try:
         try:
             readiness.require(place.conninfo, schema=place.schema)
         except store_errors.SchemaNotReady as first:
+            from cuo_checkpoint import archive  # loads SQLAlchemy, which no good day needs
+
             try:
                 archive.ensure_partitions(place.conninfo, schema=place.schema)
             except store_errors.CheckpointError:
