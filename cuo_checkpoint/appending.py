@@ -172,7 +172,17 @@ class AppendPlans(ReadPlans):
         with tracker.lock:
             events = tracker.fail(type(error).__name__, str(error), ids.new_id)
         if events:
-            yield from self._lone_events(call, (tracker.run_id, tracker.trace_id), events)
+            yield from self._last_events(call, tracker, events)
+
+    def _last_events(
+        self, call: CallConfig, tracker: RunTracker, events: list[Event]
+    ) -> Plan[None]:
+        """Rows that end a run: after every row of it that is under way."""
+        with tracker.lock:
+            under_way = list(tracker.unstored.values())
+        if under_way:
+            yield Wait(under_way, 60.0)
+        yield from self._lone_events(call, (tracker.run_id, tracker.trace_id), events)
 
     def _lone_events(
         self, call: CallConfig, run: tuple[uuid.UUID, str], events: list[Event]
@@ -197,7 +207,7 @@ class AppendPlans(ReadPlans):
             with tracker.lock:
                 events = tracker.fail(type(error).__name__, self._said(error), ids.new_id)
             if events:
-                yield from self._lone_events(root, run, events)
+                yield from self._last_events(root, tracker, events)
         elif tracker.pauses() and call.durability == "sync":
             body = canonical_bytes({"interrupts": [], "task_id": None}).decode()
             outbox = [(ChainKind.WAITING.value, body)]

@@ -67,7 +67,9 @@ class Plans(AppendPlans):
             merged = metadata_of(config, metadata, self.metadata_keys)
             document = langgraph_tree(self.serializer, checkpoint, merged, hidden)
             outbox = self._outbox(checkpoint, new_versions)
+            tracker: RunTracker | None = None
             committed: Future[None] | None = None
+            first: list[Future[None]] = []
             parked: list[Parked] = []
         except SerialiseError as unfit:
             yield from self._fail_run(call, unfit)
@@ -101,8 +103,8 @@ class Plans(AppendPlans):
                 run_state = "open" if tracker.wake else None
                 tracker.wake = False
                 parked = tracker.take_parked(call.ns)
+                committed, first = tracker.storing(events)
             adopt = False
-            committed = Future()
             live.puts[call.ns] = (checkpoint["id"], committed)
         append = Append(
             call,
@@ -120,6 +122,8 @@ class Plans(AppendPlans):
         )
         ended: BaseException | None = None
         try:
+            if first:
+                yield Wait(first, 60.0)
             yield self._append(append)
         except CheckpointConflict as refused:
             ended = refused
@@ -142,8 +146,8 @@ class Plans(AppendPlans):
         finally:
             for one in parked:
                 one.settle(ended)
-            if committed is not None:
-                committed.set_result(None)
+            if tracker is not None and committed is not None:
+                tracker.stored(events, committed)
         return tuple_config(call, checkpoint["id"])
 
     def put_writes(
@@ -168,6 +172,8 @@ class Plans(AppendPlans):
         run_state: str | None = None
         state: Encoded | None = None
         tracker: RunTracker | None = None
+        committed: Future[None] | None = None
+        first: list[Future[None]] = []
         if live is None:
             run = (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
             run_state = "direct"
@@ -190,6 +196,7 @@ class Plans(AppendPlans):
                 elif tracker.wake:
                     run_state = "open"
                 tracker.wake = False
+                committed, first = tracker.storing(events)
                 if events or kinds or run_state:
                     tracker.under_way(call.ns, write_set)
             # Nothing but writes: the put that follows at once takes them along, so that a
@@ -209,13 +216,16 @@ class Plans(AppendPlans):
             adopt=live is None,
         )
         try:
+            if first:
+                yield Wait(first, 60.0)
             yield self._append(append)
         except BaseException as error:
             if tracker is not None:
                 tracker.failure = error
             raise
         finally:
-            if tracker is not None:
+            if tracker is not None and committed is not None:
+                tracker.stored(events, committed)
                 tracker.landed(call.ns, write_set)
 
     def _carried(self, tracker: RunTracker, ns: str, writes: WriteSet) -> Plan[bool]:

@@ -58,6 +58,7 @@ class RunTracker:
         self.namespaces: dict[str, NamespaceTracker] = {}
         self.in_flight: dict[str, dict[int, Future[None]]] = {}
         self.parked: dict[str, list[Parked]] = {}
+        self.unstored: dict[uuid.UUID, Future[None]] = {}
         self.failure: BaseException | None = None
         self.lock = threading.Lock()
 
@@ -77,6 +78,24 @@ class RunTracker:
             done = self.in_flight.get(ns, {}).pop(id(writes), None)
         if done is not None:
             done.set_result(None)
+
+    def storing(self, events: Sequence[Event]) -> tuple[Future[None], list[Future[None]]]:
+        """Notes rows about to be stored; returns what `stored` will end, and what to await first.
+
+        A subgraph's first row hangs under a row of the outer graph, which another call stores; only
+        under durability "sync" is that one always there first. Call it holding the lock.
+        """
+        first = [self.unstored[e.parent] for e in events if e.parent in self.unstored]
+        done: Future[None] = Future()
+        self.unstored.update((event.id, done) for event in events)
+        return done, first
+
+    def stored(self, events: Sequence[Event], done: Future[None]) -> None:
+        """Notes that they are stored, or failed."""
+        with self.lock:
+            for event in events:
+                self.unstored.pop(event.id, None)
+        done.set_result(None)
 
     def park(self, ns: str, writes: WriteSet) -> Parked:
         """Leaves writes for the next put of their namespace."""
