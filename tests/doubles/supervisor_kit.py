@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import time
@@ -17,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 from opentelemetry.trace import Span
+from ulid import ULID
 
 from cuo_checkpoint import PostgresCheckpointer
 from cuo_supervisor.cascade import GatewayFailure, GatewayReply
 from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.compose import CuoStore, Place
 from cuo_supervisor.core.catalog import Catalog
-from cuo_supervisor.core.models import InvocationResult
+from cuo_supervisor.core.models import InvocationResult, RoutingDecision
 from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.identity import ROLE_AGENT_PERSONA, ROLE_APPROVER, Identity
 from cuo_supervisor.ports import Clock
@@ -32,7 +34,7 @@ from cuo_supervisor.telemetry import Telemetry
 
 __all__ = [
     "AUTO", "CASCADE", "DESTRUCTIVE", "DUNNING", "MATRIX", "CountingRunner", "Points", "Reciter",
-    "clock_with", "identity", "make",
+    "bodies", "clock_with", "identity", "make", "run_of",
 ]  # fmt: skip
 
 AUTO = "validate MST 0301479073"
@@ -173,6 +175,16 @@ def clock_with(run_id: uuid.UUID | None = None, *, ahead_s: float = 0.0) -> Cloc
         new_id=SYSTEM_CLOCK.new_id if run_id is None else lambda: run_id,
         random_bytes=os.urandom,
     )
+
+
+def run_of(decision: RoutingDecision) -> uuid.UUID:
+    """The run a decision ended or left waiting."""
+    return ULID.from_str(decision.request_id).to_uuid()
+
+
+def bodies(lens: Any, kind: str) -> list[dict[str, Any]]:
+    """What the tenant's audit rows of a kind say."""
+    return [json.loads(row["body"]) for row in lens.audit(kind)]
 
 
 def make(
