@@ -33,6 +33,8 @@ __all__ = [
     "LogRow",
     "PendingWriteRow",
     "RunIndex",
+    "SealHead",
+    "SealLeaf",
     "ThreadIndex",
     "Tombstone",
 ]
@@ -231,3 +233,36 @@ class RunIndex(Base):
     lease_owner: Mapped[str | None]
     lease_until: Mapped[dt.datetime | None]
     hidden: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+
+
+class SealLeaf(Base):
+    """A leaf of the tenant's tree: the head a run's chain had when it was sealed. Append-only."""
+
+    __tablename__ = "cuo_seal_leaves"
+    __table_args__ = (
+        Index("cuo_seal_leaves_run_idx", "tenant_id", "run_id", text("leaf_index DESC")),
+    )
+
+    tenant_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    leaf_index: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    run_id: Mapped[uuid.UUID]
+    chain_seq: Mapped[int]
+    row_sha256: Mapped[bytes]
+    head_at: Mapped[dt.datetime]
+    sealed_at: Mapped[dt.datetime]
+    statement: Mapped[str | None]
+    leaf_sha256: Mapped[bytes]
+
+
+class SealHead(Base):
+    """A signed head of the tenant's tree, as it was exported. Append-only."""
+
+    __tablename__ = "cuo_seal_heads"
+
+    tenant_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    head_no: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    tree_size: Mapped[int]
+    root_sha256: Mapped[bytes]
+    full_subtrees: Mapped[bytes]
+    note: Mapped[str]
+    sealed_at: Mapped[dt.datetime]
