@@ -97,7 +97,9 @@ def verification_text(verified: Any) -> str:
     """Whether everything recomputes; if not, what does not."""
     if verified.ok:
         return click.style(
-            f"verified: {verified.rows} audit rows recompute and follow one another", fg="green"
+            f"verified: {verified.rows} log rows and {verified.writes} writes recompute,"
+            f" {verified.chain_rows} audit rows follow one another",
+            fg="green",
         )
     lines = [click.style("NOT VERIFIED", fg="red", bold=True)]
     return "\n".join(lines + [f"  {printable(problem)}" for problem in verified.problems])
