@@ -161,9 +161,14 @@ class Plans(AppendPlans):
         if call.checkpoint_id is None:
             raise InvalidIdentifier("checkpoint_id", "is missing from config['configurable']")
         writes = list(writes)
-        items = [
-            (_WRITE_INDEX.get(channel, index), channel, self._encode_write(channel, value))
+        # A special channel has one place a task; of several values in one call the last one counts.
+        places = {
+            _WRITE_INDEX.get(channel, index): (channel, value)
             for index, (channel, value) in enumerate(writes)
+        }
+        items = [
+            (index, channel, self._encode_write(channel, value))
+            for index, (channel, value) in places.items()
         ]
         write_set = WriteSet(call.checkpoint_id, task_id, task_path, items)
         live = self.runs.find(call.control)

@@ -46,7 +46,7 @@ __all__ = ["PostgresCheckpointer"]
 T = TypeVar("T")
 
 
-class PostgresCheckpointer(BaseCheckpointSaver[int]):
+class PostgresCheckpointer(BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer that appends and never changes a row.
 
     `conninfo_or_pool` is a libpq conninfo string or URL, a `psycopg_pool.ConnectionPool` or an
@@ -298,6 +298,16 @@ class PostgresCheckpointer(BaseCheckpointSaver[int]):
     async def adelete_thread(self, thread_id: str) -> None:
         """As `delete_thread`."""
         await self.arun_plan(self.plans.tombstone("delete_thread", [thread_id]))
+
+    def get_next_version(self, current: int | str | None, channel: None) -> int | str:
+        """The version after `current`: whole numbers, or text as the stock Postgres saver has it.
+
+        A thread that began with textual versions (an imported one) keeps them, since LangGraph
+        compares a thread's versions with one another.
+        """
+        if isinstance(current, str):
+            return f"{int(current.split('.')[0]) + 1:032}.{0:016}"
+        return 1 if current is None else current + 1
 
     def reopen_thread(self, thread_id: str) -> None:
         """Allows a deleted thread's id again. What was deleted stays hidden."""
