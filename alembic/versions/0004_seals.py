@@ -47,6 +47,8 @@ def _execute(statement: str) -> None:
         op.execute(re.sub(r"(?<![:\w]):(?=\w)", r"\\:", statement.strip()))
 
 
+# leaf_sha256 is SHA-256(0x00 || the leaf), the leaf being the RFC 8785 form of the other columns but
+# leaf_index; full_subtrees are the roots of the full subtrees, largest first: what a tree grows from.
 TABLES = """
 CREATE TABLE IF NOT EXISTS cuo_seal_leaves (
     tenant_id   uuid NOT NULL,
@@ -70,11 +72,7 @@ CREATE TABLE IF NOT EXISTS cuo_seal_heads (
     note          text NOT NULL,
     sealed_at     timestamptz NOT NULL,
     PRIMARY KEY (tenant_id, head_no)
-);
-COMMENT ON TABLE cuo_seal_leaves IS 'Leaves of each tenant''s RFC 6962 tree: heads of chains, in the order in which they were sealed';
-COMMENT ON COLUMN cuo_seal_leaves.leaf_sha256 IS 'SHA-256(0x00 || the leaf), the leaf being the RFC 8785 form of the other columns but leaf_index';
-COMMENT ON TABLE cuo_seal_heads IS 'Signed heads (C2SP checkpoints) as they were exported';
-COMMENT ON COLUMN cuo_seal_heads.full_subtrees IS 'Roots of the full subtrees, largest first: what the tree grows from'
+)
 """
 
 RIGHTS = """
