@@ -35,8 +35,9 @@ from cuo_checkpoint.tracker import RunTracker
 
 __all__ = ["Append", "AppendPlans"]
 
-_ARRIVAL_SECONDS: Final = 2.0
-"""How long a put waits for put_writes calls that LangGraph has submitted but not begun."""
+_ARRIVAL_SECONDS: Final = 15.0
+"""How long a call waits for another that LangGraph has submitted but not begun: milliseconds on a
+machine that breathes, seconds on a starved one. Beyond it the row or edge is given up, not the run."""
 
 
 @dataclass(slots=True)
@@ -170,6 +171,8 @@ class AppendPlans(ReadPlans):
         if tracker is None:
             return
         with tracker.lock:
+            # What follows must not be stored as if this had been: the run stops here.
+            tracker.failure = tracker.failure or error
             events = tracker.fail(type(error).__name__, str(error), ids.new_id)
         if events:
             yield from self._last_events(call, tracker, events)
@@ -218,7 +221,8 @@ class AppendPlans(ReadPlans):
         return self.scrub(str(error))[:500] if self.scrub is not None else ""
 
     def _after_its_put(self, live: LiveRun, ns: str, checkpoint_id: str) -> Plan[None]:
-        """Lets the put of a checkpoint commit before writes to it: their rows hang under its rows.
+        """Lets the put of a checkpoint commit before what hangs under its rows: writes to it, and the
+        subgraphs it scheduled.
 
         It is no condition: writes that belong to a checkpoint nobody here puts are stored too.
         """
@@ -244,12 +248,7 @@ class AppendPlans(ReadPlans):
         while True:
             with tracker.lock:
                 under_way = list(tracker.in_flight.get(ns, {}).values())
-                space = tracker.namespace(ns)
-                missing = [
-                    t
-                    for t in space.tasks.values()
-                    if t.expected and t.summary is None and t.completed is None
-                ]
+                missing = tracker.namespace(ns).awaits_writes()
             if under_way:
                 yield Wait(under_way, 60.0)
             elif source == "loop" and missing and waited < _ARRIVAL_SECONDS:

@@ -40,6 +40,8 @@ class CallConfig:
     control: Any
     durability: str | None
     recursion_limit: int | None
+    outer: tuple[str, str] | None = None
+    """Of a subgraph: its parent's namespace, and the checkpoint there that scheduled it."""
 
     @classmethod
     def read(
@@ -66,12 +68,13 @@ class CallConfig:
             ns_given=None
             if values.get("checkpoint_ns") is None
             else ids.namespace_of(values["checkpoint_ns"]),
-            checkpoint_id=None if not checkpoint_id else str(checkpoint_id).replace("\x00", ""),
+            checkpoint_id=ids.checkpoint_id_of(checkpoint_id),
             run_id=ids.run_id_of(values.get("run_id")),
             trace_id=ids.trace_id_of(values.get("trace_id")) or trace_id or _current_trace(),
             control=getattr(runtime, "control", None),
             durability=values.get(_DURABILITY),
             recursion_limit=config.get("recursion_limit"),
+            outer=_outer(values),
         )
 
     @property
@@ -84,6 +87,15 @@ class CallConfig:
     def at(self, thread_id: str, ns: str) -> CallConfig:
         """The same caller, elsewhere."""
         return replace(self, thread=thread_id, ns=ns)
+
+
+def _outer(values: Mapping[str, Any]) -> tuple[str, str] | None:
+    ns = values.get("checkpoint_ns")
+    if not ns or not isinstance(ns, str):
+        return None
+    outer = ns.rpartition("|")[0]
+    scheduled_by = (values.get("checkpoint_map") or {}).get(outer)
+    return (outer, str(scheduled_by)) if scheduled_by else None
 
 
 def metadata_of(

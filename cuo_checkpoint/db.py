@@ -182,6 +182,9 @@ class SyncDriver:
                     call = plan.send(rows)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        finally:
+            # A cancelled call never resumes its plan: what the plan holds is let go here and now.
+            plan.close()
 
     def _execute(self, call: Call, months: bytes) -> Rows:
         attempts = _Attempts()
@@ -283,6 +286,9 @@ class AsyncDriver:
                     call = plan.send(rows)
         except StopIteration as stop:
             return stop.value  # type: ignore[no-any-return]
+        finally:
+            # A cancelled call never resumes its plan: what the plan holds is let go here and now.
+            plan.close()
 
     async def _execute(self, call: Call, months: bytes) -> Rows:
         attempts = _Attempts()

@@ -97,6 +97,10 @@ class InvalidIdentifier(CheckpointError):
 class SerialiseError(CheckpointError):
     """A value cannot be stored exactly, so nothing was stored."""
 
+    def in_thread(self, thread_id: str) -> SerialiseError:
+        """This error, naming the thread as well."""
+        return self
+
 
 class UnserialisableValue(SerialiseError):
     """`path` (such as a[0].b) holds a value of `type_name` that cannot be stored exactly."""
@@ -111,16 +115,35 @@ class UnserialisableValue(SerialiseError):
         self.reason = reason
         self.thread_id = thread_id
 
+    def in_thread(self, thread_id: str) -> UnserialisableValue:
+        """This error, naming the thread as well."""
+        return UnserialisableValue(self.path, self.type_name, self.reason, thread_id=thread_id)
+
 
 class StateTooLarge(SerialiseError):
     """The encoded state exceeds the cap; `largest` lists (channel, bytes), largest first."""
 
-    def __init__(self, size: int, cap: int, largest: list[tuple[str, int]]) -> None:
+    def __init__(
+        self,
+        size: int,
+        cap: int,
+        largest: list[tuple[str, int]],
+        *,
+        thread_id: str | None = None,
+    ) -> None:
         named = ", ".join(f"{name} ({n} bytes)" for name, n in largest)
-        super().__init__(f"state is {size} bytes, the cap is {cap}; largest channels: {named}")
+        where = f" of thread {thread_id}" if thread_id else ""
+        super().__init__(
+            f"state{where} is {size} bytes, the cap is {cap}; largest channels: {named}"
+        )
         self.size = size
         self.cap = cap
         self.largest = largest
+        self.thread_id = thread_id
+
+    def in_thread(self, thread_id: str) -> StateTooLarge:
+        """This error, naming the thread as well."""
+        return StateTooLarge(self.size, self.cap, self.largest, thread_id=thread_id)
 
 
 class DeserialiseError(CheckpointError):

@@ -18,6 +18,7 @@ __all__ = [
     "MAX_NAMESPACE",
     "MAX_THREAD_ID",
     "ZERO_TRACE",
+    "checkpoint_id_of",
     "namespace_of",
     "new_id",
     "run_id_from_ulid",
@@ -91,8 +92,18 @@ def namespace_of(value: Any) -> str:
     return _storable("checkpoint_ns", value, MAX_NAMESPACE)
 
 
+def checkpoint_id_of(value: Any) -> str | None:
+    """A LangGraph checkpoint id as text, nothing as None. Raises InvalidIdentifier."""
+    if value is None or value == "":
+        return None
+    return _storable("checkpoint_id", str(value), MAX_NAMESPACE)
+
+
 def run_id_of(value: Any) -> uuid.UUID | None:
-    """A run id: a UUID as it is, any other text by uuid5 of it, nothing as None."""
+    """A run id: a UUID as it is, any other text by uuid5 of it, nothing as None.
+
+    Raises InvalidIdentifier for text with lone surrogates, which has no bytes to derive from.
+    """
     if value is None or value == "":
         return None
     if isinstance(value, uuid.UUID):
@@ -100,7 +111,7 @@ def run_id_of(value: Any) -> uuid.UUID | None:
     try:
         return uuid.UUID(str(value))
     except ValueError:
-        return uuid.uuid5(_RUN_NAMESPACE, str(value))
+        return uuid.uuid5(_RUN_NAMESPACE, _storable("run_id", str(value), None))
 
 
 def trace_id_of(value: Any) -> str | None:
@@ -114,10 +125,10 @@ def trace_id_of(value: Any) -> str | None:
     return value if well_formed else None
 
 
-def _storable(field: str, text: str, limit: int) -> str:
+def _storable(field: str, text: str, limit: int | None) -> str:
     if "\x00" in text:
         raise InvalidIdentifier(field, "must not contain NUL")
-    if len(text) > limit:
+    if limit is not None and len(text) > limit:
         raise InvalidIdentifier(field, f"must not be longer than {limit} characters")
     try:
         text.encode()

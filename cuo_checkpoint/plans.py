@@ -67,13 +67,14 @@ class Plans(AppendPlans):
             merged = metadata_of(config, metadata, self.metadata_keys)
             document = langgraph_tree(self.serializer, checkpoint, merged, hidden)
             outbox = self._outbox(checkpoint, new_versions)
-            tracker: RunTracker | None = None
-            committed: Future[None] | None = None
-            first: list[Future[None]] = []
-            parked: list[Parked] = []
         except SerialiseError as unfit:
-            yield from self._fail_run(call, unfit)
-            raise
+            named = unfit.in_thread(call.thread_id)
+            yield from self._fail_run(call, named)
+            raise named from unfit
+        tracker: RunTracker | None = None
+        committed: Future[None] | None = None
+        first: list[Future[None]] = []
+        parked: list[Parked] = []
         live = self.runs.find(call.control)
         if live is None:
             events = [
@@ -93,6 +94,8 @@ class Plans(AppendPlans):
             run_state: str | None = "direct"
         else:
             fresh_input = metadata.get("source") == "input" and call.ns == ""
+            if call.outer is not None and call.ns not in live.puts:
+                yield from self._after_its_put(live, *call.outer)
             tracker = yield from self._tracker(call, live, fresh_input=fresh_input)
             yield from self._arrivals(tracker, call.ns, metadata.get("source"))
             with tracker.lock:
@@ -142,6 +145,8 @@ class Plans(AppendPlans):
             raise
         except BaseException as failed:
             ended = failed
+            if tracker is not None and isinstance(failed, Exception):
+                tracker.failure = failed
             raise
         finally:
             for one in parked:
@@ -166,10 +171,15 @@ class Plans(AppendPlans):
             _WRITE_INDEX.get(channel, index): (channel, value)
             for index, (channel, value) in enumerate(writes)
         }
-        items = [
-            (index, channel, self._encode_write(channel, value))
-            for index, (channel, value) in places.items()
-        ]
+        try:
+            items = [
+                (index, channel, self._encode_write(channel, value))
+                for index, (channel, value) in places.items()
+            ]
+        except SerialiseError as unfit:
+            named = unfit.in_thread(call.thread_id)
+            yield from self._fail_run(call, named)
+            raise named from unfit
         write_set = WriteSet(call.checkpoint_id, task_id, task_path, items)
         live = self.runs.find(call.control)
         kinds: list[tuple[str, str]] = []
@@ -224,7 +234,7 @@ class Plans(AppendPlans):
             if first:
                 yield Wait(first, 60.0)
             yield self._append(append)
-        except BaseException as error:
+        except Exception as error:
             if tracker is not None:
                 tracker.failure = error
             raise

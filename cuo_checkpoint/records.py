@@ -129,8 +129,11 @@ def encode_tree(tree: JsonValue) -> Encoded:
 
 
 def encode_value(serializer: Serializer, value: object, *, path: str = "") -> Encoded:
-    """A value as stored. Raises UnserialisableValue."""
-    return Encoded.of(serializer.dumps_canonical(value, path=path))
+    """A value as stored. Raises UnserialisableValue, and StateTooLarge beyond 5 MB."""
+    encoded = Encoded.of(serializer.dumps_canonical(value, path=path))
+    if encoded.size > MAX_STATE_BYTES:
+        raise StateTooLarge(encoded.size, MAX_STATE_BYTES, [(path, encoded.size)])
+    return encoded
 
 
 def encode_state(serializer: Serializer, state: Mapping[str, Any]) -> Encoded:
@@ -138,7 +141,7 @@ def encode_state(serializer: Serializer, state: Mapping[str, Any]) -> Encoded:
 
     Raises UnserialisableValue, and StateTooLarge (naming the largest channels) beyond 5 MB.
     """
-    encoded = encode_value(serializer, dict(state))
+    encoded = Encoded.of(serializer.dumps_canonical(dict(state)))
     if encoded.size > MAX_STATE_BYTES:
         sizes = [
             (name, len(serializer.dumps_canonical(value, path=name)))

@@ -61,6 +61,20 @@ class NamespaceTracker:
             found = self.tasks[ref.key] = TaskTrack(ref, len(self.tasks), expected=False)
         return found
 
+    def awaits_writes(self) -> bool:
+        """Whether a task of the superstep has not been heard of.
+
+        A functional graph has no hidden entry task: its entrypoint runs, unannounced, in its place.
+        """
+        silent = [
+            t
+            for t in self.tasks.values()
+            if t.expected and t.summary is None and t.completed is None
+        ]
+        if [t.ref.name for t in silent] == [HIDDEN_ENTRY]:
+            return not any(t.done and not t.expected for t in self.tasks.values())
+        return bool(silent)
+
 
 def visible_names(checkpoint: Mapping[str, Any]) -> set[str]:
     """The nodes a checkpoint schedules, the hidden entry left out."""
