@@ -45,6 +45,7 @@ def tamper(admin_dsn: str, statement: str, *params: Any) -> None:
         assert conn.execute(statement, params).rowcount > 0
 
 
+@pytest.mark.criterion("102-AC11")
 @pytest.mark.parametrize("role", ["app_dsn", "archiver_dsn", "auditor_dsn"])
 def test_missing_months_are_made_once(
     capsys: Any, use: Any, owner_dsn: str, role: str, request: pytest.FixtureRequest

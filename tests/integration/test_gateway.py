@@ -63,6 +63,8 @@ async def ask(
         await gateway.aclose()
 
 
+@pytest.mark.clause("101-11")
+@pytest.mark.criterion("101-AC31")
 async def test_wire_format(server: LoopbackGateway) -> None:
     """One POST to /v1/ai/chat with exactly the agreed fields and headers, verbatim."""
     server.script(Step("answer", answer="hello"))

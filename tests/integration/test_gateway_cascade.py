@@ -90,6 +90,7 @@ async def test_prompt_describes_the_offer(server: LoopbackGateway) -> None:
     assert entry["arguments_taken"]["level"]["one_of"] == ["final", "first", "second"]
 
 
+@pytest.mark.criterion("101-AC9")
 @pytest.mark.parametrize(
     ("answer", "outcome", "problem"),
     [
@@ -140,6 +141,7 @@ async def test_refusals_are_not_repeated(server: LoopbackGateway, step: Step, ou
     assert (result.outcome, result.attempts, len(server.requests)) == (outcome, 1, 1)
 
 
+@pytest.mark.clause("101-6")
 @pytest.mark.slow
 async def test_three_seconds_for_both_attempts(server: LoopbackGateway) -> None:
     """A bad answer after two seconds leaves one second for the second attempt, not three."""
@@ -151,6 +153,8 @@ async def test_three_seconds_for_both_attempts(server: LoopbackGateway) -> None:
     assert 2900 <= result.elapsed_ms <= 3500
 
 
+@pytest.mark.clause("101-21")
+@pytest.mark.criterion("101-AC22")
 @pytest.mark.slow
 async def test_slow_success_within_budget(server: LoopbackGateway) -> None:
     """An answer after 2.5 s is used, and the whole cascade stays under 3.5 s."""

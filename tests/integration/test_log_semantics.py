@@ -75,6 +75,8 @@ def test_a_linear_run(drive: Drive, store: Store, lens: Any) -> None:
     assert lens.events() == LINEAR
 
 
+@pytest.mark.clause("102-2", "102-7", "102-9")
+@pytest.mark.criterion("102-AC3", "102-AC5", "102-AC9")
 def test_five_nodes_leave_one_trace(drive: Drive, store: Store, lens: Any) -> None:
     """A five-node run has 5 + 5 node rows, six edges and one trace id throughout."""
     names = [f"n{i}" for i in range(5)]
@@ -91,6 +93,8 @@ def test_five_nodes_leave_one_trace(drive: Drive, store: Store, lens: Any) -> No
     assert {row["trace_id"] for row in [*lens.rows(), *lens.audit()]} == {trace}
 
 
+@pytest.mark.clause("102-2")
+@pytest.mark.criterion("102-AC4")
 def test_states_are_those_the_nodes_saw(drive: Drive, store: Store, lens: Any) -> None:
     """node_entered shows the state the node saw, node_completed the one after its superstep."""
     drive(linear("a", "b").compile(store), "invoke", {"seen": ["in"]}, at())
@@ -107,6 +111,7 @@ def test_states_are_those_the_nodes_saw(drive: Drive, store: Store, lens: Any) -
     }
 
 
+@pytest.mark.criterion("102-AC17")
 def test_order_by_step_phase_ordinal_is_causal(drive: Drive, store: Store, lens: Any) -> None:
     """Sorting by (step, phase, ordinal) gives the causal order without the arrival order."""
     drive(linear("a", "b").compile(store), "invoke", {"seen": []}, at())

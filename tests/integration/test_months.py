@@ -194,6 +194,7 @@ CALLS: dict[str, tuple[Callable[[Aged], Any], int]] = {
 }
 
 
+@pytest.mark.criterion("102-AC16")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_touches_the_months_it_needs(
     aged: Aged, name: str, record_property: Callable[[str, object], None]
@@ -216,6 +217,7 @@ def test_writes_of_an_old_checkpoint_may_be_anywhere_since(aged: Aged) -> None:
     assert [w[2] for w in found.pending_writes or []] == [10, "late"]
 
 
+@pytest.mark.criterion("102-AC19")
 def test_sixty_four_sessions_at_the_default_lock_limit(aged: Aged) -> None:
     """64 open transactions that each made every hot call do not exhaust the lock table."""
     with contextlib.ExitStack() as stack:

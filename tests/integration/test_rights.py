@@ -92,6 +92,8 @@ def psql(dsn: str, script: str) -> subprocess.CompletedProcess[str]:
 # -- tenants -----------------------------------------------------------------------------------
 
 
+@pytest.mark.clause("102-3")
+@pytest.mark.criterion("102-AC8")
 @pytest.mark.parametrize("table", [*APPEND_ONLY, *INDEXES])
 def test_another_tenants_rows_are_invisible_through_psql(
     shared_place: Any, tenant_id: str, other_tenant_id: str, filled: str, table: str
@@ -286,6 +288,8 @@ def test_a_closed_run_is_not_reopened_by_hand(
 CHANGES = ("UPDATE {} SET tenant_id = tenant_id", "DELETE FROM {}", "TRUNCATE {}")
 
 
+@pytest.mark.clause("102-8")
+@pytest.mark.criterion("102-AC10")
 @pytest.mark.parametrize("change", CHANGES, ids=["update", "delete", "truncate"])
 @pytest.mark.parametrize("table", APPEND_ONLY)
 def test_the_app_changes_nothing(
@@ -315,6 +319,7 @@ def test_the_app_has_nothing_on_a_month(
     assert done.returncode == 3
 
 
+@pytest.mark.clause("102-8")
 @pytest.mark.parametrize("tenant_set", [True, False], ids=["tenant", "no-tenant"])
 @pytest.mark.parametrize("change", CHANGES, ids=["update", "delete", "truncate"])
 @pytest.mark.parametrize("where", ["parent", "month"])
@@ -484,6 +489,8 @@ def test_every_table_and_month_has_the_three_policies(shared_place: Any, as_role
         assert policies == ["cuo_auditor_reads", "cuo_owner_reads", "cuo_tenant_rls"], name
 
 
+@pytest.mark.clause("102-3")
+@pytest.mark.criterion("102-AC11")
 def test_a_month_made_later_is_protected_like_the_first(
     admin_dsn: str, app_dsn: str, owner_dsn: str, tenant_id: str, as_role: Any
 ) -> None:
@@ -591,6 +598,7 @@ FROM jsonb_to_recordset(%(rows)s) AS c(id uuid, parent uuid, thread text)
 """
 
 
+@pytest.mark.criterion("102-AC17")
 @pytest.mark.parametrize(
     "shape", ["self", "cycle", "missing", "cross-thread cycle", "other tenant"]
 )

@@ -77,6 +77,7 @@ def explain(problems: list[str]) -> None:
     assert not problems, "\n".join(problems)
 
 
+@pytest.mark.clause("102-9")
 @pytest.mark.slow
 @pytest.mark.clause("101-8", "101-12", "102-6")
 @pytest.mark.parametrize(

@@ -227,6 +227,8 @@ async def test_no_invoke_alone_records_a_decision_without_running_anything(
     } == {"closed"}
 
 
+@pytest.mark.clause("102-7", "102-9")
+@pytest.mark.criterion("102-AC3", "102-AC9")
 @pytest.mark.clause("101-12", "102-2", "102-3")
 @pytest.mark.criterion("101-AC1")
 async def test_one_run_with_the_cascade_is_whole_in_the_log(

@@ -36,6 +36,7 @@ def pages(client: httpx.Client, run_id: Any, **params: Any) -> list[dict[str, An
         params["after"] = page["next"]
 
 
+@pytest.mark.clause("102-5")
 def test_checkpoints_are_the_rows_of_the_log(client: httpx.Client, store: Any, lens: Any) -> None:
     """Every row comes in order, with the names of the table and the state in full."""
     run_id = long_run(store, 5, text="đ" * 20_000)
@@ -155,6 +156,7 @@ def test_the_etag_changes_only_when_the_run_grew(client: httpx.Client, store: An
     assert len(grown.json()["checkpoints"]) == 4
 
 
+@pytest.mark.criterion("102-AC8")
 def test_anothers_run_looks_like_none(
     client: httpx.Client, stranger: httpx.Client, store: Any
 ) -> None:

@@ -54,6 +54,7 @@ def test_invoking_without_record_is_refused(client: httpx.Client) -> None:
     assert (answer.status_code, answer.json()["error"]) == (400, "invalid_argument")
 
 
+@pytest.mark.clause("101-15")
 def test_the_callers_trace_goes_on(client: httpx.Client) -> None:
     """A traceparent is taken over by the run; a malformed one starts a fresh trace."""
     trace = "0af7651916cd43dd8448eb211c80319c"
@@ -65,6 +66,8 @@ def test_the_callers_trace_goes_on(client: httpx.Client) -> None:
     assert newest["trace_id"] not in (trace, "0" * 32)
 
 
+@pytest.mark.clause("101-10")
+@pytest.mark.criterion("101-AC13")
 def test_a_persona_the_token_does_not_speak_for(client: httpx.Client) -> None:
     """403 with the members error, claimed and requested, as a problem document."""
     answer = client.post("/v1/cuo/supervisor/route", json={**MST, "persona": "cto"})

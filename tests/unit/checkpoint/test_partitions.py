@@ -65,6 +65,7 @@ def test_missing_months_are_those_not_there(now: dt.datetime, absent: set[int]) 
     assert partitions.missing_months(present, now, ahead=1) == near
 
 
+@pytest.mark.criterion("102-AC12")
 @given(newest=INSTANTS, late=st.timedeltas(dt.timedelta(0), dt.timedelta(days=40)))
 def test_nothing_goes_before_seven_years(newest: dt.datetime, late: dt.timedelta) -> None:
     """A row is kept at least 84 calendar months less the days that shorter months lack."""
@@ -88,6 +89,7 @@ def test_the_day_a_month_goes(newest: str, kept: str, gone: str) -> None:
     assert partitions.is_past_keeping(row, first)
 
 
+@pytest.mark.criterion("102-AC12")
 @given(floor=st.integers(-10, FLOOR_MONTHS - 1))
 def test_nobody_may_ask_for_less(floor: int) -> None:
     """A floor below 84 months is refused, not raised silently."""

@@ -540,6 +540,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.criterion("102-AC4")
 @given(VALUES)
 def test_any_value_comes_back_exactly(value: Any) -> None:
     """Whatever is built of the supported kinds survives jsonb, types and key order included."""

@@ -21,6 +21,7 @@ def rule(confidence: float | None) -> str:
     return choose_path(confidence, cascade_taken=False, llm_confidence=None, cascade_failed=False)
 
 
+@pytest.mark.clause("101-5")
 @pytest.mark.parametrize(
     ("confidence", "path"),
     [
@@ -49,6 +50,8 @@ def test_the_models_confidence_decides_after_a_cascade(confidence: float | None,
     assert taken == path
 
 
+@pytest.mark.clause("101-1")
+@pytest.mark.criterion("101-AC7")
 @given(
     st.one_of(st.none(), st.floats()),
     st.booleans(),
@@ -88,6 +91,7 @@ def test_the_matrix_comes_before_approval() -> None:
     )
 
 
+@pytest.mark.clause("101-19")
 def test_every_persona_and_skill_meets_the_right_gate() -> None:
     """Over all pairs: matrix first, then destructive, else pass."""
     for persona in PERSONAS.values():

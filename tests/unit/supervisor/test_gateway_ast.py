@@ -168,6 +168,8 @@ def modules() -> list[Path]:
     return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 
+@pytest.mark.clause("101-11")
+@pytest.mark.criterion("101-AC15")
 def test_supervisor_litellm_routes_via_gateway() -> None:
     """Neither package imports a provider SDK, names a model, or reaches LiteLLM elsewhere."""
     bad = [
@@ -189,6 +191,7 @@ ELSEWHERE = "cuo_supervisor/graph.py"
 LAZY = "cuo_supervisor/__init__.py"
 
 
+@pytest.mark.criterion("101-AC15")
 @pytest.mark.parametrize(
     ("path", "source", "what"),
     [

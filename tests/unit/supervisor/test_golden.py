@@ -72,6 +72,8 @@ def unmarked(query: str) -> str:
     return "".join(c for c in plain if not unicodedata.combining(c))
 
 
+@pytest.mark.clause("101-4", "101-17")
+@pytest.mark.criterion("101-AC20")
 def test_every_line_is_reproduced_byte_for_byte() -> None:
     """Same query, persona and catalogue give the recorded decision, to the byte."""
     stored = GOLDEN.read_text("utf-8").splitlines()
@@ -88,6 +90,8 @@ def test_the_set_is_large_and_covers_each_path() -> None:
     assert 10 <= marked <= len(lines) - 10
 
 
+@pytest.mark.clause("101-17")
+@pytest.mark.criterion("101-AC20")
 @pytest.mark.parametrize(("seed", "locale"), [("1", "C"), ("987654", "C.UTF-8"), ("0", "POSIX")])
 def test_another_process_decides_the_same(seed: str, locale: str) -> None:
     """Neither the hash seed nor the locale of a process moves a byte."""

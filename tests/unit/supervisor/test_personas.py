@@ -15,12 +15,14 @@ from cuo_supervisor.core.personas import (
 from cuo_supervisor.errors import PersonaUnknown
 
 
+@pytest.mark.clause("101-9")
 def test_the_catalogue_is_closed_at_eleven() -> None:
     """Genie and ten roles, no more and no fewer."""
     assert tuple(PERSONAS) == PERSONA_KEYS
     assert len(PERSONAS) == 11
 
 
+@pytest.mark.clause("101-9", "101-19")
 @pytest.mark.parametrize(
     ("key", "matrix"),
     [
@@ -40,6 +42,7 @@ def test_promised_matrices_are_kept_exactly(key: str, matrix: set[str]) -> None:
     assert set(get_persona(key).defer_to_human_matrix) == matrix
 
 
+@pytest.mark.clause("101-9")
 def test_every_matrix_is_filled_with_registered_operations() -> None:
     """No role may auto-run everything, and no row names an unknown operation."""
     for persona in PERSONAS.values():

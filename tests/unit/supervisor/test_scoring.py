@@ -75,6 +75,7 @@ def test_fixed_points_hold_for_every_persona(query: str, path: str, persona: str
     assert path_of(score(query, persona)) == path
 
 
+@pytest.mark.criterion("101-AC5")
 def test_gibberish_has_no_candidates() -> None:
     """Where nothing is recognised nothing is listed, so there are no alternatives either."""
     assert score("asdfghjkl") == []
@@ -91,6 +92,7 @@ def test_personas_only_shift_by_their_own_words() -> None:
         assert 0 <= owned.confidence - plain.confidence < 0.05
 
 
+@pytest.mark.clause("101-4")
 def test_the_list_is_sorted_and_short() -> None:
     """By confidence, then name; at most what a decision needs."""
     for line in lines("heldout_queries.jsonl"):

@@ -120,6 +120,7 @@ def request(
     return route
 
 
+@pytest.mark.clause("101-16")
 def test_names_are_the_published_ones() -> None:
     """Dashboards and alerts hang on these strings."""
     assert (t.SPAN_ROUTE, t.SPAN_DRY_RUN) == ("cuo.supervisor.route", "cuo.dry_run")
@@ -146,6 +147,8 @@ def test_names_are_the_published_ones() -> None:
     }
 
 
+@pytest.mark.clause("101-14", "101-15")
+@pytest.mark.criterion("101-AC23", "101-AC24")
 def test_spans_of_a_request(rig: Rig) -> None:
     """One route span under the caller's, six node spans under it, all attributes in place."""
     request(rig.telemetry)
@@ -171,6 +174,7 @@ def test_spans_of_a_request(rig: Rig) -> None:
     }
 
 
+@pytest.mark.clause("101-24")
 def test_the_text_stays_in_the_route_span(rig: Rig) -> None:
     """The query is an attribute of the route span and of nothing else."""
     request(rig.telemetry)
@@ -254,6 +258,7 @@ def test_without_an_sdk() -> None:
     assert quiet.failures == 0
 
 
+@pytest.mark.clause("101-15")
 def test_calls_out_name_the_node(rig: Rig) -> None:
     """With an SDK the header of an outgoing call names the node's span in the same trace."""
     with (
@@ -303,6 +308,8 @@ def test_dry_run(rig: Rig) -> None:
     assert rig.points(t.METRIC_ROUTE_TOTAL) == []
 
 
+@pytest.mark.clause("101-16")
+@pytest.mark.criterion("101-AC25")
 def test_route_metrics(rig: Rig) -> None:
     """Each request counts once under three labels, and its latency under one."""
     request(rig.telemetry)
@@ -322,6 +329,8 @@ def test_route_metrics(rig: Rig) -> None:
     assert {30.0, 50.0, 3500.0} <= set(point.explicit_bounds)
 
 
+@pytest.mark.clause("101-16")
+@pytest.mark.criterion("101-AC26")
 def test_other_metrics(rig: Rig) -> None:
     """Cascades, matrix refusals and destructive stops count under closed labels."""
     for outcome in (*t.CASCADE_LABELS, "surprise"):
@@ -457,6 +466,7 @@ def test_zero_random_is_not_an_id() -> None:
     assert t.new_trace(bytes).span_context().is_valid
 
 
+@pytest.mark.clause("101-14")
 @pytest.mark.parametrize(
     ("trace_id", "outcome", "kept"),
     [
