@@ -29,6 +29,7 @@ from cuo_supervisor.errors import (
     UsageError,
 )
 from cuo_supervisor.gateway import Gateway
+from cuo_supervisor.gateway_provider import is_ready, warm_up_problem
 from cuo_supervisor.identity import (
     LOCAL_IDENTITY,
     ROLE_AGENT_PERSONA,
@@ -51,8 +52,9 @@ __all__ = [
     "translate",
 ]
 
-_LOADING_SECONDS = 60.0
-"""How long a one-shot command waits for its model client to load."""
+_LOOK_SECONDS = 0.02
+_LOADING_LOOKS = 3000
+"""A one-shot command waits a minute for its model client to load, looking this often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +265,10 @@ def _loader(gateway: Gateway, say: Callable[[str], None]) -> Callable[[], Any]:
             return
         say("loading the model client ...")
         gateway.warm_up()
-        await asyncio.to_thread(gateway.wait_ready, _LOADING_SECONDS)
+        # Not in a thread: an interrupted command would wait for it at its end.
+        for _ in range(_LOADING_LOOKS):
+            if is_ready() or warm_up_problem() is not None:
+                return
+            await asyncio.sleep(_LOOK_SECONDS)
 
     return load

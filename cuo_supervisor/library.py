@@ -86,8 +86,13 @@ async def _once(query: str, persona_key: str, options: dict[str, Any]) -> Routin
         return await run_supervisor(query, persona_key, **options)
     finally:
         # This loop ends with the call; its connections must not outlive it.
-        for _, supervisor in _made.values():
-            await supervisor.aclose_loop()
+        for used in (options.get("supervisor"), *(own for _, own in _made.values())):
+            if used is not None:
+                await used.aclose_loop()
+
+
+def _silent(_: str) -> None:
+    """A library prints nothing."""
 
 
 def _own(*, durable: bool) -> tuple[Settings, Supervisor]:
@@ -96,8 +101,8 @@ def _own(*, durable: bool) -> tuple[Settings, Supervisor]:
             settings = Settings.load()
             place: Place | None = None
             if durable:
-                if not _made:
-                    atexit.register(_resources.close)
+                atexit.register(_resources.close)
                 place = _resources.enter_context(open_place(settings))
-            _made[durable] = (settings, make_supervisor(settings, place))
+            # The model client is loaded by the first request that needs it, before its clock.
+            _made[durable] = (settings, make_supervisor(settings, place, say=_silent))
         return _made[durable]

@@ -16,8 +16,8 @@ import click
 from cuo_supervisor.settings import Settings
 
 __all__ = [
-    "debug_option", "emit_json", "json_option", "notice_when_slow", "place_of", "printable",
-    "remark", "run_uuid", "stdin_text",
+    "OutputLost", "argument_text", "debug_option", "deliver", "emit_json", "json_option", "mute",
+    "notice_when_slow", "place_of", "printable", "remark", "run_uuid", "stdin_text",
     "telemetry_sent",
 ]  # fmt: skip
 
@@ -49,14 +49,46 @@ def emit_json(document: Any) -> None:
     """Writes one document, readable and with letters as they are."""
     text = json.dumps(document, ensure_ascii=False, indent=2)
     try:
-        click.echo(text)
+        deliver(text)
     except UnicodeEncodeError:
-        click.echo(json.dumps(document, indent=2))
+        deliver(json.dumps(document, indent=2))
+
+
+def deliver(text: str) -> None:
+    """Prints a result. A reader that went away (such as `| head`) changes nothing about it.
+
+    Raises OutputLost when it could not be written for another reason, such as a full disk.
+    """
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        mute(1)
+    except OSError as error:
+        mute(1)
+        raise OutputLost(
+            f"the result could not be written ({os.strerror(error.errno or 0)}); what was recorded"
+            " stays, see cyberos-cuo runs list"
+        ) from error
+
+
+class OutputLost(Exception):
+    """Standard output did not take the result."""
+
+
+def mute(fd: int) -> None:
+    """Points a standard stream nowhere: the interpreter would complain at its exit otherwise."""
+    with contextlib.suppress(OSError):
+        void = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(void, fd)
+        os.close(void)
 
 
 def remark(text: str) -> None:
-    """A remark for a person: stderr, so that stdout stays the result."""
-    click.echo(text, err=True)
+    """A remark for a person: stderr, so that stdout stays the result. Nobody there: no harm."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        mute(2)
 
 
 def printable(text: str) -> str:
@@ -93,19 +125,29 @@ def place_of(settings: Settings) -> Iterator[Any]:
 
 
 def stdin_text(limit: int) -> str:
-    """All of stdin as UTF-8, reading no more than `limit` bytes and one more.
+    """All of stdin as UTF-8, without the line's end; reads no more than `limit` bytes and a few.
 
-    Raises UsageError for bytes that are not UTF-8.
+    Raises UsageError for bytes that are not UTF-8, for more of them, and without a stdin.
     """
     from cuo_supervisor.errors import UsageError
 
-    data = sys.stdin.buffer.read(limit + 1)
+    if sys.stdin is None:
+        raise UsageError("standard input is closed, so --query - has nothing to read")
+    data = sys.stdin.buffer.read(limit + 3)
+    if len(data) > limit + 2:
+        raise UsageError(f"standard input holds more than the {limit} bytes a query may have")
     try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        if len(data) > limit and error.start > limit - 4:
-            return data[: error.start].decode() + " " * 8
+        return data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
         raise UsageError("standard input is not valid UTF-8; check its encoding") from None
+
+
+def argument_text(text: str) -> str:
+    """An argument as UTF-8, also where the locale made something else of its bytes."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeError:
+        return text  # not UTF-8: whoever takes the text says so
 
 
 def run_uuid(text: str) -> Any:

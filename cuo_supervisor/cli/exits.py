@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import traceback
@@ -10,11 +11,12 @@ from typing import Any, Final
 
 import click
 
+from cuo_supervisor.cli.common import OutputLost, deliver, mute, remark
 from cuo_supervisor.errors import PersonaMismatch, PersonaVersionMismatch, SupervisorError
 
 __all__ = [
-    "ASK", "AUDIT_FAILED", "BUG", "DATA", "DEFER", "DENIED", "INTERRUPTED", "INVOKED", "PERMISSION",
-    "SKILL_FAILED", "STORE", "TIMEOUT", "USAGE", "WAITING", "report", "run_main",
+    "ASK", "AUDIT_FAILED", "BUG", "DATA", "DEFER", "DENIED", "INTERRUPTED", "INVOKED", "OUTPUT_LOST",
+    "PERMISSION", "SKILL_FAILED", "STORE", "TIMEOUT", "USAGE", "WAITING", "report", "run_main",
 ]  # fmt: skip
 
 INVOKED: Final = 0
@@ -28,6 +30,7 @@ DATA: Final = 65
 STORE: Final = 69
 BUG: Final = 70
 AUDIT_FAILED: Final = 73
+OUTPUT_LOST: Final = 74
 TIMEOUT: Final = 75
 PERMISSION: Final = 77
 INTERRUPTED: Final = 130
@@ -57,15 +60,18 @@ def run_main(command: click.Command, program: str) -> int:
     except (click.Abort, KeyboardInterrupt):
         return report(
             "interrupted",
-            "interrupted; what was recorded stays, and cyberos-cuo runs list shows a run left open",
+            "interrupted; what was recorded stays: cyberos-cuo runs list --state open names a run "
+            "left open, cyberos-cuo supervisor continue finishes it",
             INTERRUPTED,
             as_json,
         )
     except SupervisorError as error:
         return report(error.error, str(error), error.exit_code, as_json, **_facts(error))
+    except OutputLost as error:
+        return report("output_lost", str(error), OUTPUT_LOST, as_json=False)
     except BrokenPipeError:
         # The reader went away (such as `| head`): nothing is wrong, and nobody to tell.
-        sys.stdout = None
+        mute(1)
         return 0
     except Exception as error:
         return _unexpected(error, as_json, debug)
@@ -73,11 +79,21 @@ def run_main(command: click.Command, program: str) -> int:
 
 def report(error: str, message: str, code: int, as_json: bool, **facts: Any) -> int:
     """Says what went wrong and returns the code."""
+    told = _scrubbed(message)
     if as_json:
-        click.echo(json.dumps({"error": error, **facts, "message": message, "exit_code": code}))
+        document = {"error": error, **facts, "message": told, "exit_code": code}
+        with contextlib.suppress(OutputLost):
+            deliver(json.dumps(document))
     else:
-        click.echo(f"error: {message}", err=True)
+        remark(f"error: {told}")
     return code
+
+
+def _scrubbed(message: str) -> str:
+    """Without personal data: some messages repeat an argument, and stderr ends up in logs."""
+    from cuo_supervisor.core.scrub import scrub
+
+    return scrub(message)
 
 
 def _unexpected(error: Exception, as_json: bool, debug: bool) -> int:

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 
+from cuo_supervisor.cli.common import mute
 from cuo_supervisor.cli.exits import run_main
 
 __all__ = ["cli", "main"]
@@ -56,7 +57,7 @@ Examples:
 \b
 Exit codes: 0 invoked, 1 ask, 2 defer or blocked, 3 waiting for approval, 4 denied or expired,
 5 skill failed, 64 usage, 65 bad data or unknown persona, 69 store unreachable, 70 our fault,
-73 audit failure, 75 time-out, 77 permission, 130 interrupted.
+73 audit failure, 74 result not written, 75 time-out, 77 permission, 130 interrupted.
 """
 
 
@@ -76,6 +77,6 @@ def main() -> None:
     if sys.stdout is not None:
         try:
             sys.stdout.flush()
-        except BrokenPipeError:
-            sys.stdout = None
+        except OSError:
+            mute(1)
     sys.exit(code)

@@ -23,7 +23,7 @@ _MEANING = {
 
 _REASONS = {
     "persona_defer_matrix": "this role leaves {operation} to a person, at any confidence",
-    "approval_required": "{operation} needs a person's approval; the run waits",
+    "approval_required": "{operation} needs a person's approval",
     "approval_denied": "a person denied it",
     "approval_expired": "the approval came too late",
     "operation_unknown": "the skill names no registered operation, so it never runs on its own",
@@ -32,8 +32,11 @@ _REASONS = {
 }
 
 
-def decision_text(decision: RoutingDecision) -> str:
-    """The whole answer for a terminal, colours included (click drops them off a terminal)."""
+def decision_text(decision: RoutingDecision, *, invoking: bool = True) -> str:
+    """The whole answer for a terminal, colours included (click drops them off a terminal).
+
+    `invoking` is False for a request that was to be decided only: nothing waits then.
+    """
     head = decision.skill_chosen or "no skill chosen"
     colour = "green" if decision.routed else "yellow"
     lines = [
@@ -55,7 +58,7 @@ def decision_text(decision: RoutingDecision) -> str:
         lines += ["", "  also considered" if decision.skill_chosen else "  candidates"]
         width = max(len(a.skill) for a in decision.alternatives)
         lines += [f"    {a.skill:<{width}}  {a.confidence:.2f}" for a in decision.alternatives]
-    lines += ["", _next_line(decision), footer(decision)]
+    lines += ["", _next_line(decision, invoking), footer(decision)]
     return "\n".join(lines)
 
 
@@ -68,10 +71,10 @@ def footer(decision: RoutingDecision) -> str:
     return f"🤖 routed via {via} → {target} · {decision.confidence:.2f}{model}"
 
 
-def _next_line(decision: RoutingDecision) -> str:
+def _next_line(decision: RoutingDecision, invoking: bool) -> str:
     if decision.dry_run:
         return "dry run: nothing was recorded, nothing was invoked"
-    if decision.reason == "approval_required":
+    if decision.reason == "approval_required" and invoking:
         return (
             f"run {decision.request_id} waits: "
             f"cyberos-cuo supervisor resume {decision.request_id} --approve|--deny --reason TEXT"

@@ -9,7 +9,9 @@ from typing import Any
 import click
 
 from cuo_supervisor.cli.common import (
+    argument_text,
     debug_option,
+    deliver,
     emit_json,
     json_option,
     place_of,
@@ -77,7 +79,7 @@ def route(
         raise UsageError(
             "--invoke with --no-record would run a skill without a trace; drop one of them"
         )
-    text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else query)
+    text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else argument_text(query))
     settings = Settings.load()
 
     async def ask(made: Any, identity: Any) -> Any:
@@ -90,7 +92,7 @@ def route(
             traceparent=traceparent,
         )
 
-    return _answer(settings, ask, as_json, durable=record)
+    return _answer(settings, ask, as_json, durable=record, invoking=invoke and record)
 
 
 @supervisor.command()
@@ -192,6 +194,7 @@ def _answer(
     *,
     durable: bool,
     approver: bool = False,
+    invoking: bool = True,
 ) -> int:
     """Opens what the call needs, makes it, prints the decision, returns its exit code."""
     import contextlib
@@ -213,5 +216,5 @@ def _answer(
     if as_json:
         emit_json(decision.model_dump(mode="json"))
     else:
-        click.echo(decision_text(decision))
+        deliver(decision_text(decision, invoking=invoking))
     return exit_code_of(decision)
