@@ -109,6 +109,11 @@ class AppendPlans(ReadPlans):
             (call.tenant_id, call.thread_id, *run, name, value.text, value.sha256, told),
         )
 
+    def _append_all(self, all_of_it: Sequence[Append]) -> Call:
+        """Several appends in one transaction: all of them or none."""
+        first, *rest = (self._append(each) for each in all_of_it)
+        return Call(first.query, first.params, first.retried_params, [c.params for c in rest])
+
     def _append(self, what: Append) -> Call:
         """The statement for one append. Repeated after a lost connection, it finds its own rows."""
         state = what.state

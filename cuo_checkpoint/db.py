@@ -32,11 +32,16 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(slots=True)
 class Call:
-    """One statement. `retried_params` replace `params` when an earlier try may have committed."""
+    """One statement. `retried_params` replace `params` when an earlier try may have committed.
+
+    `more` repeats it with further parameters in the same transaction; the rows are the last one's.
+    A repeated try of those must find its own rows by itself.
+    """
 
     query: bytes
     params: Sequence[Any]
     retried_params: Sequence[Any] | None = None
+    more: Sequence[Sequence[Any]] = ()
 
 
 @dataclass(slots=True)
@@ -193,7 +198,12 @@ class SyncDriver:
             try:
                 with self.pool().connection() as conn:
                     _in_autocommit(conn)
-                    rows: Rows = conn.execute(call.query, params, prepare=False).fetchall()
+                    if not call.more:
+                        rows: Rows = conn.execute(call.query, params, prepare=False).fetchall()
+                        return rows
+                    with conn.transaction():
+                        for each in (params, *call.more):
+                            rows = conn.execute(call.query, each, prepare=False).fetchall()
                     return rows
             except (psycopg.Error, PoolTimeout) as error:
                 if _is_missing_month(error) and not attempts.months:
@@ -298,8 +308,14 @@ class AsyncDriver:
                 pool = await self.pool()
                 async with pool.connection() as conn:
                     _in_autocommit(conn)
-                    cursor = await conn.execute(call.query, params, prepare=False)
-                    rows: Rows = await cursor.fetchall()
+                    if not call.more:
+                        cursor = await conn.execute(call.query, params, prepare=False)
+                        rows: Rows = await cursor.fetchall()
+                        return rows
+                    async with conn.transaction():
+                        for each in (params, *call.more):
+                            cursor = await conn.execute(call.query, each, prepare=False)
+                            rows = await cursor.fetchall()
                     return rows
             except (psycopg.Error, PoolTimeout) as error:
                 if _is_missing_month(error) and not attempts.months:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from cuo_checkpoint import derive, ids
 from cuo_checkpoint.appending import Append, AppendPlans
-from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.canonical import JsonValue, canonical_bytes
 from cuo_checkpoint.configs import metadata_of, tuple_config
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import CheckpointConflict, InvalidIdentifier, SerialiseError
@@ -62,10 +62,7 @@ class Plans(AppendPlans):
     ) -> Plan[RunnableConfig]:
         call = self.config(config)
         try:
-            visible, hidden = split_channels(checkpoint["channel_values"])
-            state = encode_state(self.serializer, visible)
-            merged = metadata_of(config, metadata, self.metadata_keys)
-            document = langgraph_tree(self.serializer, checkpoint, merged, hidden)
+            state, document, merged = self._encoded(config, checkpoint, metadata)
             outbox = self._outbox(checkpoint, new_versions)
         except SerialiseError as unfit:
             named = unfit.in_thread(call.thread_id)
@@ -77,17 +74,7 @@ class Plans(AppendPlans):
         parked: list[Parked] = []
         live = self.runs.find(call.control)
         if live is None:
-            events = [
-                Event(
-                    ids.new_id(),
-                    CheckpointKind.NODE_COMPLETED,
-                    None,
-                    metadata.get("step"),
-                    Phase.COMPLETED,
-                    0,
-                    node=f"__{metadata.get('source') or 'put'}__",
-                )
-            ]
+            events = [_outside_runs(metadata)]
             run_id = call.run_id or ids.run_id_of(merged.get("run_id")) or ids.new_id()
             adopt = call.run_id is None and merged.get("run_id") is None
             run = (run_id, call.trace_id or ids.ZERO_TRACE)
@@ -275,29 +262,64 @@ class Plans(AppendPlans):
                 break
             page = part.next
         run = ids.new_id()
-        trace = self.trace_id or ids.ZERO_TRACE
+        copies = []
         for item, pending in reversed(found):
             place = item.config["configurable"]
             parent = (item.parent_config or {}).get("configurable") or {}
-            where = {
-                "thread_id": target,
-                "checkpoint_ns": place["checkpoint_ns"],
-                "checkpoint_id": parent.get("checkpoint_id"),
-                "run_id": run,
+            where: RunnableConfig = {
+                "configurable": {
+                    "thread_id": target,
+                    "checkpoint_ns": place["checkpoint_ns"],
+                    "checkpoint_id": parent.get("checkpoint_id"),
+                    "run_id": run,
+                }
             }
-            yield from self.put({"configurable": where}, item.checkpoint, item.metadata, {})
-            call = self.config({"configurable": {**where, "checkpoint_id": place["checkpoint_id"]}})
-            tasks: OrderedDict[tuple[str, str], list[tuple[int, str, Encoded]]] = OrderedDict()
-            for task_id, channel, value, path, index in pending:
-                items = tasks.setdefault((task_id, path), [])
-                items.append((index, channel, self._encode_write(channel, value)))
-            for (task_id, path), items in tasks.items():
-                sets = [WriteSet(place["checkpoint_id"], task_id, path, items)]
-                yield self._append(
-                    Append(
-                        call, (run, trace), place["checkpoint_id"], writes=sets, run_state="direct"
-                    )
-                )
+            copies.append(self.copied(where, item.checkpoint, item.metadata, pending))
+        if copies:
+            yield self._append_all(copies)
+
+    def copied(
+        self,
+        config: RunnableConfig,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        pending: Sequence[Pending],
+    ) -> Append:
+        """A checkpoint of another thread or store, with its writes, as one append.
+
+        `config` names thread, namespace, parent and run. Raises UnserialisableValue and
+        StateTooLarge.
+        """
+        call = self.config(config)
+        state, document, _ = self._encoded(config, checkpoint, metadata)
+        tasks: OrderedDict[tuple[str, str], list[tuple[int, str, Encoded]]] = OrderedDict()
+        for task_id, channel, value, path, index in pending:
+            items = tasks.setdefault((task_id, path), [])
+            items.append((index, channel, self._encode_write(channel, value)))
+        return Append(
+            call,
+            (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE),
+            checkpoint["id"],
+            call.checkpoint_id,
+            [_outside_runs(metadata)],
+            document,
+            state,
+            [WriteSet(checkpoint["id"], *task, items) for task, items in tasks.items()],
+            run_state="direct",
+            chain_parent=True,
+        )
+
+    def _encoded(
+        self,
+        config: RunnableConfig,
+        checkpoint: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+    ) -> tuple[Encoded, dict[str, JsonValue], dict[str, Any]]:
+        """A checkpoint's state, what LangGraph needs beside it, and the metadata in that."""
+        visible, hidden = split_channels(checkpoint["channel_values"])
+        state = encode_state(self.serializer, visible)
+        merged = metadata_of(config, metadata, self.metadata_keys)
+        return state, langgraph_tree(self.serializer, checkpoint, merged, hidden), merged
 
     def _encode_write(self, channel: str, value: Any) -> Encoded:
         return encode_value(self.serializer, value, path=channel)
@@ -309,6 +331,19 @@ class Plans(AppendPlans):
             return []
         rows = checkpoint["channel_values"].get(OUTBOX_CHANNEL) or []
         return [(row["kind"], canonical_bytes(row["body"]).decode()) for row in rows]
+
+
+def _outside_runs(metadata: Mapping[str, Any]) -> Event:
+    """The row that carries a checkpoint put outside any run."""
+    return Event(
+        ids.new_id(),
+        CheckpointKind.NODE_COMPLETED,
+        None,
+        metadata.get("step"),
+        Phase.COMPLETED,
+        0,
+        node=f"__{metadata.get('source') or 'put'}__",
+    )
 
 
 def _stored_state(held: Encoded | str | None) -> Encoded:
