@@ -91,7 +91,7 @@ def newest_leaf(tenant_id: uuid.UUID, run_ids: Sequence[uuid.UUID], size: int) -
         select(SealLeaf.__table__)
         .where(SealLeaf.tenant_id == tenant_id, SealLeaf.run_id.in_(run_ids))
         .where(SealLeaf.leaf_index < size)
-        .distinct(SealLeaf.run_id)
+        .ext(postgresql.distinct_on(SealLeaf.run_id))
         .order_by(SealLeaf.run_id, SealLeaf.leaf_index.desc())
     )
 
@@ -202,7 +202,7 @@ def run_ends(tenant_id: uuid.UUID, run_ids: Sequence[uuid.UUID]) -> AnySelect:
     return (
         select(AuditRow.run_id, AuditRow.chain_seq, AuditRow.row_sha256, AuditRow.created_at)
         .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id.in_(run_ids))
-        .distinct(AuditRow.run_id)
+        .ext(postgresql.distinct_on(AuditRow.run_id))
         .order_by(AuditRow.run_id, AuditRow.chain_seq.desc())
     )
 
