@@ -22,9 +22,11 @@ import orjson
 from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, or_, select
 
 from cuo_checkpoint import run_queries
+from cuo_checkpoint.canonical import JsonValue
 from cuo_checkpoint.errors import InvalidIdentifier
-from cuo_checkpoint.models import LogRow, RunIndex
-from cuo_checkpoint.run_records import rfc3339
+from cuo_checkpoint.models import AuditRow, LogRow, RunIndex
+from cuo_checkpoint.run_records import AuditRecord, rfc3339
+from cuo_checkpoint.serde import text_to_tree
 from cuo_checkpoint.sessions import reading
 
 __all__ = [
@@ -33,8 +35,10 @@ __all__ = [
     "RunHead",
     "encode_cursor",
     "parse_cursor",
+    "read_audit",
     "read_head",
     "read_page",
+    "read_state",
     "stream_rows",
 ]
 
@@ -179,6 +183,53 @@ def stream_rows(
                     chunk = EventChunk([], {})
         if chunk.rows:
             yield chunk
+
+
+def read_audit(
+    engine: Engine,
+    tenant_id: uuid.UUID,
+    run_id: uuid.UUID,
+    *,
+    after: int,
+    limit: int,
+    kinds: Collection[str] | None = None,
+) -> list[AuditRecord]:
+    """Links of the run's chain above `after`, in order, unchecked; empty for a run unknown here."""
+    with reading(engine, tenant_id) as conn:
+        index = _index(conn, tenant_id, run_id)
+        if index is None:
+            return []
+        query = run_queries.audit_rows(tenant_id, index).where(AuditRow.chain_seq > after)
+        if kinds is not None:
+            query = query.where(AuditRow.kind.in_(list(kinds)))
+        return [
+            AuditRecord(
+                run_id=row.run_id,
+                chain_seq=row.chain_seq,
+                kind=row.kind,
+                trace_id=row.trace_id,
+                created_at=row.created_at,
+                body=orjson.loads(row.body),
+                prev_sha256=row.prev_sha256.hex(),
+                row_sha256=row.row_sha256.hex(),
+            )
+            for row in conn.execute(query.limit(limit))
+        ]
+
+
+def read_state(
+    engine: Engine, tenant_id: uuid.UUID, run_id: uuid.UUID, *, thread_id: str, seq: int
+) -> JsonValue:
+    """The state of one row, in the stored form; None when there is no such row."""
+    with reading(engine, tenant_id) as conn:
+        index = _index(conn, tenant_id, run_id)
+        if index is None:
+            return None
+        query = run_queries.event_rows(
+            tenant_id, index, after_seq=seq - 1, limit=1, kinds=None, with_state=True
+        ).where(LogRow.seq == seq, LogRow.thread_id == thread_id)
+        row = conn.execute(query).one_or_none()
+        return None if row is None else text_to_tree(row.state)
 
 
 def _index(conn: Connection, tenant_id: uuid.UUID, run_id: uuid.UUID) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -101,6 +102,8 @@ def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
             await super().startup(sockets)
             if self.started:
                 remark(f"serving on {address}")
+                # The model client's own models warn about their annotations while they load.
+                warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.")
                 gateway_provider.start_warm_up()
 
         @contextlib.contextmanager

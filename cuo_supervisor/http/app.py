@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cuo_supervisor.compose import Place
-from cuo_supervisor.http import routes_health, routes_runs, routes_supervisor
+from cuo_supervisor.http import pages, routes_health, routes_runs, routes_supervisor
 from cuo_supervisor.http.guard import Guard
 from cuo_supervisor.http.metrics import Metrics
 from cuo_supervisor.http.options import Options
@@ -60,6 +60,7 @@ def create_app(
         openapi_url="/v1/cuo/openapi.json",
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # would answer with an address made from the Host header
         lifespan=lifespan,
     )
     app.state.service = service
@@ -68,6 +69,7 @@ def create_app(
     app.include_router(routes_runs.router)
     app.include_router(routes_supervisor.router)
     app.include_router(routes_health.router)
+    app.include_router(pages.router)
 
     async def to_guard(request: Request, error: Exception) -> Response:
         raise error
@@ -75,5 +77,5 @@ def create_app(
     # The framework's own answers to these two would be no problem documents.
     app.add_exception_handler(RequestValidationError, to_guard)
     app.add_exception_handler(HTTPException, to_guard)
-    app.add_middleware(Guard, options=chosen, local=service.local)
+    app.add_middleware(Guard, options=chosen, local=service.local, render=pages.render_problem)
     return app

@@ -1,0 +1,112 @@
+"""The run page's template values, from what was read. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+from cuo_checkpoint.run_records import EventRecord
+from cuo_supervisor.http.drawing import Stop, draw_path
+from cuo_supervisor.http.page_data import RunData
+from cuo_supervisor.http.run_page import (
+    candidate_rows,
+    facts_of,
+    gates_of,
+    headline_of,
+    link_rows,
+    model_of,
+    state_word,
+    tone_of,
+    verdict_of,
+)
+from cuo_supervisor.http.text import get, shortened, visible
+from cuo_supervisor.http.view import Shown, steps_of, value_shown
+
+__all__ = ["run_context"]
+
+
+def run_context(data: RunData) -> dict[str, Any]:
+    """Every value `run.html` names, but who may answer a waiting run."""
+    run, state = data.run, data.last
+    steps = steps_of(data.rows, data.before)
+    shown = {row["seq"]: step.anchor for step in steps for row in step.rows}
+    components, candidates = candidate_rows(state)
+    base = f"/runs/{run.ulid}"
+    links, before = data.links, None
+    if links and links[0].chain_seq > 1:
+        before, *links = links
+    problems = data.verification.problems if data.verification is not None else ()
+    last = links[-1].chain_seq if links else 0
+    more = data.links_more
+    return {
+        "run": run,
+        "tone": tone_of(run),
+        "state": visible(state_word(run)),
+        "headline": headline_of(run, state),
+        "query": visible(str(state["query"])) if isinstance(state.get("query"), str) else None,
+        "facts": facts_of(run, state),
+        "components": components,
+        "candidates": candidates,
+        "model": model_of(state),
+        "gates": gates_of(state, data.answers),
+        "drawing": draw_path(_stops(data.path, shown)),
+        "path_text": _path_text(data.path),
+        "steps": steps,
+        "stretch": _stretch(data),
+        "first_page": base if data.after else None,
+        "next_page": f"{base}?{urlencode({'after': data.next})}#path" if data.next else None,
+        "verdict": verdict_of(data.verification, run, f"{base}?verify=true#audit"),
+        "links": link_rows(links, before, problems),
+        "audit_caption": f"{len(links)} of {run.chain_rows} audit rows",
+        "next_audit": f"{base}?{urlencode({'audit_after': last})}#audit" if more else None,
+        "waiting": _waiting(data.asked) if run.state == "waiting" else None,
+    }
+
+
+def _waiting(asked: Any) -> dict[str, Any]:
+    """What an approval would let happen."""
+    arguments: Shown = value_shown(get(asked, "arguments"))
+    return {
+        "skill": visible(shortened(str(get(asked, "skill") or "an unnamed step"), 200)),
+        "operation": visible(shortened(str(get(asked, "operation") or "something"), 200)),
+        "arguments": arguments,
+    }
+
+
+def _stops(path: Sequence[EventRecord], shown: dict[int, str]) -> list[Stop]:
+    """One for each time a node was entered; the mark says whether it was left again."""
+    stops: list[Stop] = []
+    open_at: dict[tuple[str, str | None], int] = {}
+    for event in path:
+        key = (event.checkpoint_ns, event.node_name)
+        if event.kind == "node_entered":
+            earlier = open_at.get(key)
+            if earlier is not None:
+                stops[earlier] = Stop(stops[earlier].node, "waits", stops[earlier].anchor)
+            open_at[key] = len(stops)
+            stops.append(Stop(str(event.node_name), "plain", shown.get(event.seq)))
+        elif event.kind == "node_completed" and key in open_at:
+            place = open_at.pop(key)
+            stops[place] = Stop(stops[place].node, "done", stops[place].anchor)
+        elif event.kind == "run_failed":
+            for place in open_at.values():
+                stops[place] = Stop(stops[place].node, "failed", stops[place].anchor)
+    return stops
+
+
+def _path_text(path: Sequence[EventRecord]) -> str:
+    """The path in words: whole while it is short, else how often each node was entered."""
+    nodes = [visible(shortened(str(e.node_name), 40)) for e in path if e.kind == "node_entered"]
+    if len(nodes) <= 14:
+        return " → ".join(nodes)
+    counts = Counter(nodes).most_common(12)
+    return f"{len(nodes)} visits: " + ", ".join(f"{name} {count}×" for name, count in counts)
+
+
+def _stretch(data: RunData) -> str | None:
+    if not data.rows or (data.after is None and data.next is None):
+        return None
+    first, last = data.rows[0]["seq"], data.rows[-1]["seq"]
+    return f"Rows {first} to {last} of {data.run.log_rows} log rows."
