@@ -33,7 +33,7 @@ from cuo_supervisor.ports import Clock, NodeContext, Store
 from cuo_supervisor.snapshots import find_catalog
 from cuo_supervisor.telemetry import Telemetry
 
-__all__ = ["RecordedModel", "Replay", "replay_run"]
+__all__ = ["RecordedModel", "Replay", "catalog_of_run", "replay_run"]
 
 _NO_TELEMETRY: Final = Telemetry(
     tracer_provider=NoOpTracerProvider(), meter_provider=NoOpMeterProvider()
@@ -130,7 +130,31 @@ async def replay_run(store: Store, run_id: Any, *, identity: Identity) -> Replay
     )
 
 
+async def catalog_of_run(store: Store, run_id: Any, *, identity: Identity) -> Catalog:
+    """The catalogue a run of the identity's tenant was decided with, ended or not.
+
+    Raises DataError for a run that is unknown or whose snapshot is not stored, and StoreDown.
+    """
+    try:
+        state, _ = await _state(store, run_id, identity)
+        named, began = state.get("catalog_snapshot_hash", "(none yet)"), state["ts_ns_start"]
+        return await find_catalog(store, identity.tenant_id, named, around_ns=began)
+    except SupervisorError:
+        raise
+    except Exception as error:
+        known = store.translate(error)
+        if known is None:
+            raise
+        raise known from error
+
+
 async def _load(store: Store, run_id: Any, identity: Identity) -> Recorded:
+    state, waiting = await _state(store, run_id, identity)
+    return recorded_of(state, waiting=waiting)
+
+
+async def _state(store: Store, run_id: Any, identity: Identity) -> tuple[Mapping[str, Any], bool]:
+    """A run's newest state, and whether it waits for an answer."""
     config: RunnableConfig = {
         "configurable": {"thread_id": str(run_id), "tenant_id": identity.tenant_id}
     }
@@ -138,8 +162,7 @@ async def _load(store: Store, run_id: Any, identity: Identity) -> Recorded:
     state = found.checkpoint["channel_values"] if found is not None else {}
     if found is None or "request_id" not in state:
         raise DataError("there is no such run; cyberos-cuo runs list shows them")
-    waiting = any(channel == "__interrupt__" for _, channel, _ in found.pending_writes or [])
-    return recorded_of(state, waiting=waiting)
+    return state, any(channel == "__interrupt__" for _, channel, _ in found.pending_writes or [])
 
 
 async def _decide(recorded: Recorded, catalog: Catalog) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,13 +11,16 @@ from cuo_supervisor.cli.common import (
     debug_option,
     emit_json,
     json_option,
+    place_of,
     printable,
+    run_uuid,
     stdin_text,
 )
 from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
 from cuo_supervisor.settings import Settings
 
 if TYPE_CHECKING:
+    from cuo_supervisor.core.catalog import Catalog
     from cuo_supervisor.core.explain import ExplainedSkill, Explanation
 
 __all__ = ["skills"]
@@ -33,13 +36,15 @@ _GATES = {
 @click.command()
 @click.option("--query", help="Explain how this request matches; - reads it from standard input.")
 @click.option("--persona", default="genie", show_default=True, help="Who would ask.")
+@click.option("--run", help="The catalogue as it was when this run was decided.")
 @json_option
 @debug_option
-def skills(query: str | None, persona: str, as_json: bool) -> int:
+def skills(query: str | None, persona: str, run: str | None, as_json: bool) -> int:
     """The catalogue's skills; with --query, why they match it. Nothing is recorded or invoked."""
     from cuo_supervisor.catalog_loader import load_catalog
 
-    catalog = load_catalog(Settings.load().catalog)
+    settings = Settings.load()
+    catalog = load_catalog(settings.catalog) if run is None else _catalog_then(settings, run)
     if query is not None:
         from cuo_supervisor.core.explain import explain
         from cuo_supervisor.core.personas import get_persona
@@ -60,6 +65,27 @@ def skills(query: str | None, persona: str, as_json: bool) -> int:
             f"{skill.skill_name:<28} {skill.operation or '-':<18} {gate:<15} {skill.description}"
         )
     return 0
+
+
+def _catalog_then(settings: Settings, run: str) -> Catalog:
+    """The stored snapshot a run was decided with."""
+    import asyncio
+
+    from cuo_supervisor.compose import CuoStore, identity_of
+    from cuo_supervisor.replay import catalog_of_run
+
+    run_id = run_uuid(run)
+    identity = identity_of(settings, approver=True)
+
+    async def read(place: Any) -> Catalog:
+        store = CuoStore(place, max_connections=1)
+        try:
+            return await catalog_of_run(store, run_id, identity=identity)
+        finally:
+            await store.aclose()
+
+    with place_of(settings) as place:
+        return asyncio.run(read(place))
 
 
 def _explained_text(explanation: Explanation) -> str:

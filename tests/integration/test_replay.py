@@ -25,7 +25,7 @@ from cuo_supervisor.core.models import InvocationResult, RoutingDecision
 from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.errors import DataError, PersonaUnknown, StateVersionUnsupported
 from cuo_supervisor.identity import ROLE_AGENT_PERSONA, ROLE_APPROVER, Identity
-from cuo_supervisor.replay import replay_run
+from cuo_supervisor.replay import catalog_of_run, replay_run
 from cuo_supervisor.snapshots import SnapshotKeeper, find_catalog, month_of
 from cuo_supervisor.supervisor import SYSTEM_CLOCK, Answer, Supervisor
 
@@ -178,6 +178,8 @@ async def test_a_run_replays_with_the_catalogue_it_was_decided_with(house: OpenH
         assert (await later.route(AUTO)).skill_chosen != decision.skill_chosen
         replayed = await later.replay(decision)
         assert replayed.identical
+        then = await catalog_of_run(later.store, run_of(decision), identity=later.who())
+        assert then == load_catalog()
         assert replayed.catalog_snapshot_hash == decision.catalog_snapshot_hash
 
 

@@ -223,6 +223,8 @@ def test_a_replay_that_differs_exits_65(desk: Desk, shared_place: Any) -> None:
     desk.tenant = str(uuid.uuid4())  # its rows are altered below
     _, decision = desk.run(*ask(), token=desk.token())
     run = decision["request_id"]
+    code, then = desk.run("supervisor", "skills", "--run", run, token=desk.token())
+    assert (code, then["snapshot_hash"]) == (0, decision["catalog_snapshot_hash"])
     code, same = desk.run("supervisor", "replay", run, token=desk.token())
     assert (code, same["identical"], same["differences"]) == (0, True, [])
     with psycopg.connect(shared_place.admin) as conn:
