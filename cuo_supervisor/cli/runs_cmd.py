@@ -11,6 +11,7 @@ import click
 
 from cuo_supervisor.cli.common import debug_option, emit_json, json_option, place_of, run_uuid
 from cuo_supervisor.cli.exits import DATA
+from cuo_supervisor.cli.import_cmd import import_langgraph
 from cuo_supervisor.cli.run_text import run_table, run_tree, verification_text
 from cuo_supervisor.errors import DataError, UsageError
 from cuo_supervisor.settings import Settings
@@ -132,6 +133,9 @@ def verify(run: str, as_json: bool) -> int:
     return 0 if verified.ok else DATA
 
 
+runs.add_command(import_langgraph)
+
+
 @contextlib.contextmanager
 def _reader() -> Iterator[Any]:
     """A reader of the caller's tenant."""
@@ -141,9 +145,12 @@ def _reader() -> Iterator[Any]:
     settings = Settings.load()
     # Whoever decides on a waiting run must be able to read it first.
     identity = identity_of(settings, approver=True)
-    with place_of(settings) as place, RunReader(
-        place.conninfo, tenant_id=identity.tenant_id, schema=place.schema, connections=1
-    ) as reader:
+    with (
+        place_of(settings) as place,
+        RunReader(
+            place.conninfo, tenant_id=identity.tenant_id, schema=place.schema, connections=1
+        ) as reader,
+    ):
         yield reader
 
 
