@@ -56,6 +56,8 @@ class Append:
     run_state: str | None = None
     adopt: bool = False
     chain_parent: bool = False
+    deliberate: bool = False
+    """A fork that was asked for, which strict_parent is not about."""
 
 
 class AppendPlans(ReadPlans):
@@ -132,7 +134,7 @@ class AppendPlans(ReadPlans):
             [kind for kind, _ in what.outbox],
             [body for _, body in what.outbox],
             what.run_state,
-            self.strict_parent,
+            self.strict_parent and not what.deliberate,
             what.adopt,
             what.chain_parent,
         ]

@@ -1,15 +1,17 @@
 """Connections: pools for sync and async use, one round trip per call, errors translated once.
 
 A store method is written once, as a generator that yields `Call`s and receives their rows; the
-two drivers here run it, one blocking, one awaiting. Connections are in autocommit: each call is
-one statement and so one transaction, and the functions it names set the tenant for that
-transaction only. Nothing is set on a session, so a transaction pooler may sit between.
+two drivers here run it, one blocking, one awaiting. Each call is one statement and one transaction
+(connections are in autocommit; of a pool that is not, the pool commits), and the functions it names
+set the tenant for that transaction only. Nothing is set on a session, so a transaction pooler may
+sit between.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 import weakref
 from collections.abc import Generator, Sequence
@@ -20,6 +22,7 @@ from typing import Any, Final, TypeVar
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from cuo_checkpoint import errors
@@ -59,6 +62,10 @@ _RETRY_DELAYS: Final = (0.0, 0.1, 0.3, 0.8, 1.5)
 fail-over of the pool's connections, short enough that a run stops rather than hangs."""
 
 _POOL_WAIT: Final = 30.0
+"""Seconds a call waits for a connection, longer than a server takes to restart. Waited once."""
+
+_FIRST_WAIT: Final = 10.0
+"""Seconds the first connection may take: a server that is not there should be said so soon."""
 
 _BY_STATE: Final[dict[str, type[errors.CheckpointError]]] = {
     "CU001": errors.CheckpointConflict,
@@ -121,6 +128,8 @@ class _Attempts:
 
     def next_delay(self, error: BaseException) -> float | None:
         """Seconds to wait before the repeat; None when the error stands."""
+        if isinstance(error, PoolTimeout):
+            return None
         if _is_connection_loss(error):
             if self.lost >= len(_RETRY_DELAYS):
                 return None
@@ -148,25 +157,34 @@ class SyncDriver:
         self._max_size = max_size
         self._connect_args = connect_args
         self._pool: ConnectionPool[Any] | None = None
-        self._pid = 0
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
 
     def pool(self) -> ConnectionPool[Any]:
         if self._given is not None:
             return self._given
-        if self._pool is None or self._pid != os.getpid():
-            # A pool inherited over fork shares its sockets with the parent: leave it alone.
-            self._pool = ConnectionPool(
-                self._conninfo,
-                min_size=1,
-                max_size=self._max_size,
-                open=False,
-                timeout=_POOL_WAIT,
-                kwargs=self._connect_args,
-                name="cuo-sync",
-            )
-            self._pid = os.getpid()
-            self._pool.open()
-        return self._pool
+        if self._pid != os.getpid():
+            # A pool inherited over fork shares its sockets with the parent, and the lock may have
+            # been held by a thread that does not exist here: leave both alone.
+            self._pid, self._pool, self._lock = os.getpid(), None, threading.Lock()
+        with self._lock:
+            if self._pool is None:
+                pool = ConnectionPool(
+                    self._conninfo,
+                    min_size=1,
+                    max_size=self._max_size,
+                    open=False,
+                    timeout=_POOL_WAIT,
+                    kwargs=self._connect_args,
+                    name="cuo-sync",
+                )
+                try:
+                    pool.open(wait=True, timeout=_FIRST_WAIT)
+                except BaseException:
+                    pool.close()
+                    raise
+                self._pool = pool
+            return self._pool
 
     def run(self, plan: Plan[T], months: bytes) -> T:
         """Drives a plan to its result. Raises our errors only."""
@@ -197,13 +215,13 @@ class SyncDriver:
         while True:
             try:
                 with self.pool().connection() as conn:
-                    _in_autocommit(conn)
+                    cursor = conn.cursor(row_factory=tuple_row)
                     if not call.more:
-                        rows: Rows = conn.execute(call.query, params, prepare=False).fetchall()
+                        rows: Rows = cursor.execute(call.query, params, prepare=False).fetchall()
                         return rows
                     with conn.transaction():
                         for each in (params, *call.more):
-                            rows = conn.execute(call.query, each, prepare=False).fetchall()
+                            rows = cursor.execute(call.query, each, prepare=False).fetchall()
                     return rows
             except (psycopg.Error, PoolTimeout) as error:
                 if _is_missing_month(error) and not attempts.months:
@@ -247,7 +265,7 @@ class AsyncDriver:
         self._max_size = max_size
         self._connect_args = connect_args
         self._pools: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, AsyncConnectionPool[Any]
+            asyncio.AbstractEventLoop, asyncio.Task[AsyncConnectionPool[Any]]
         ] = weakref.WeakKeyDictionary()
         self._pid = os.getpid()
 
@@ -258,21 +276,34 @@ class AsyncDriver:
             self._pools = weakref.WeakKeyDictionary()
             self._pid = os.getpid()
         loop = asyncio.get_running_loop()
-        found = self._pools.get(loop)
-        if found is None:
+        opening = self._pools.get(loop)
+        if opening is None:
             _refuse_proactor(loop)
-            found = AsyncConnectionPool(
-                self._conninfo,
-                min_size=1,
-                max_size=self._max_size,
-                open=False,
-                timeout=_POOL_WAIT,
-                kwargs=self._connect_args,
-                name="cuo-async",
-            )
-            self._pools[loop] = found
-            await found.open()
-        return found
+            opening = self._pools[loop] = loop.create_task(self._opened())
+        try:
+            # One caller's cancellation must not close what the others wait for.
+            return await asyncio.shield(opening)
+        except (psycopg.Error, PoolTimeout):
+            if self._pools.get(loop) is opening:
+                del self._pools[loop]
+            raise
+
+    async def _opened(self) -> AsyncConnectionPool[Any]:
+        pool = AsyncConnectionPool(
+            self._conninfo,
+            min_size=1,
+            max_size=self._max_size,
+            open=False,
+            timeout=_POOL_WAIT,
+            kwargs=self._connect_args,
+            name="cuo-async",
+        )
+        try:
+            await pool.open(wait=True, timeout=_FIRST_WAIT)
+        except BaseException:
+            await pool.close()
+            raise
+        return pool
 
     async def run(self, plan: Plan[T], months: bytes) -> T:
         """Drives a plan to its result. Raises our errors only; cancellation leaves nothing behind."""
@@ -307,14 +338,14 @@ class AsyncDriver:
             try:
                 pool = await self.pool()
                 async with pool.connection() as conn:
-                    _in_autocommit(conn)
+                    cursor = conn.cursor(row_factory=tuple_row)
                     if not call.more:
-                        cursor = await conn.execute(call.query, params, prepare=False)
+                        await cursor.execute(call.query, params, prepare=False)
                         rows: Rows = await cursor.fetchall()
                         return rows
                     async with conn.transaction():
                         for each in (params, *call.more):
-                            cursor = await conn.execute(call.query, each, prepare=False)
+                            await cursor.execute(call.query, each, prepare=False)
                             rows = await cursor.fetchall()
                     return rows
             except (psycopg.Error, PoolTimeout) as error:
@@ -337,18 +368,9 @@ class AsyncDriver:
             return
 
     async def close(self) -> None:
-        loop = asyncio.get_running_loop()
-        pool = self._pools.pop(loop, None)
-        if pool is not None:
-            await pool.close()
-
-
-def _in_autocommit(conn: psycopg.Connection[Any] | psycopg.AsyncConnection[Any]) -> None:
-    if not conn.autocommit:
-        raise errors.SchemaNotReady(
-            "the pool given to the store hands out connections that are not in autocommit.",
-            remedy="Create it with kwargs={'autocommit': True}.",
-        )
+        opening = self._pools.pop(asyncio.get_running_loop(), None)
+        if opening is not None:
+            await (await opening).close()
 
 
 def _final(error: Exception) -> errors.CheckpointError:

@@ -109,6 +109,7 @@ class Plans(AppendPlans):
             run_state,
             adopt,
             chain_parent=live is None,
+            deliberate=metadata.get("source") == "fork",
         )
         ended: BaseException | None = None
         try:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite
 
+from cuo_checkpoint import ids
 from cuo_checkpoint.configs import CallConfig
 from cuo_checkpoint.db import Call, Plan
 from cuo_checkpoint.errors import DurabilityRefused, SchemaNotReady
@@ -17,7 +18,7 @@ from cuo_checkpoint.rebuild import Pending, rebuild_tuple
 from cuo_checkpoint.serde import tree_to_text
 from cuo_checkpoint.shared import Shared
 
-__all__ = ["Cursor", "Page", "ReadPlans"]
+__all__ = ["Cursor", "Page", "ReadPlans", "limit_of"]
 
 Cursor = tuple[int, dt.datetime]
 """Where a page ended: the last row's seq, and its time, which says in which month to go on."""
@@ -33,6 +34,13 @@ class Page:
     tuples: list[CheckpointTuple]
     pending: list[list[Pending]]
     next: Cursor | None
+
+
+def limit_of(value: Any) -> int | None:
+    """A listing's limit: a whole number, or None for no limit. Raises ValueError."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError(f"limit is a whole number or None, not {type(value).__name__}")
+    return value
 
 
 class ReadPlans(Shared):
@@ -97,7 +105,9 @@ class ReadPlans(Shared):
         # Pages follow one thread's order; across threads there is none, so that is one page.
         paged = call.thread is not None
         size = min(limit, _PAGE) if limit is not None and paged else (_PAGE if paged else limit)
-        before_id = ((before or {}).get("configurable") or {}).get("checkpoint_id")
+        before_id = ids.checkpoint_id_of(
+            ((before or {}).get("configurable") or {}).get("checkpoint_id")
+        )
         rows = yield Call(
             self.statements.list,
             (

@@ -38,7 +38,7 @@ from cuo_checkpoint.callback import watch_runs
 from cuo_checkpoint.db import AsyncDriver, Plan, SyncDriver
 from cuo_checkpoint.errors import CheckpointError, WrongColour
 from cuo_checkpoint.plans import Plans
-from cuo_checkpoint.reading import Cursor
+from cuo_checkpoint.reading import Cursor, limit_of
 from cuo_checkpoint.serde import Serializer
 
 __all__ = ["PostgresCheckpointer"]
@@ -50,7 +50,7 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer that appends and never changes a row.
 
     `conninfo_or_pool` is a libpq conninfo string or URL, a `psycopg_pool.ConnectionPool` or an
-    `AsyncConnectionPool` (both in autocommit). Use it as `with`, as `async with`, or call
+    `AsyncConnectionPool` (quicker in autocommit). Use it as `with`, as `async with`, or call
     `close()` / `aclose()`; pools open on first use. One instance serves threads, several event
     loops and forked children.
 
@@ -198,11 +198,22 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints newest first. `filter` compares metadata for equality, key by key."""
+        if _in_running_loop():
+            raise WrongColour("called inside a running event loop: use alist() instead")
+        return self._pages(config, filter, before, limit)
+
+    def _pages(
+        self,
+        config: RunnableConfig | None,
+        wanted: dict[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Iterator[CheckpointTuple]:
         cursor: Cursor | None = None
-        remaining = limit
+        remaining = limit_of(limit)
         while remaining is None or remaining > 0:
             page = self.run_plan(
-                self.plans.list_page(config, filter, before, remaining, cursor), "alist"
+                self.plans.list_page(config, wanted, before, remaining, cursor), "alist"
             )
             yield from page.tuples
             if page.next is None:
@@ -220,7 +231,7 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
     ) -> AsyncIterator[CheckpointTuple]:
         """As `list`."""
         cursor: Cursor | None = None
-        remaining = limit
+        remaining = limit_of(limit)
         while remaining is None or remaining > 0:
             page = await self.arun_plan(
                 self.plans.list_page(config, filter, before, remaining, cursor)
