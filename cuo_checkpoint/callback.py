@@ -34,8 +34,8 @@ class _RunEnds(BaseCallbackHandler):
 
     run_inline = True
     raise_error = False
-    ignore_llm = ignore_chat_model = ignore_retriever = ignore_agent = True  # type: ignore[assignment]
-    ignore_custom_event = ignore_retry = True  # type: ignore[assignment]
+    ignore_llm = ignore_chat_model = ignore_retriever = ignore_agent = True
+    ignore_custom_event = ignore_retry = True
 
     def __init__(self) -> None:
         self._threads: OrderedDict[UUID, str] = OrderedDict()
