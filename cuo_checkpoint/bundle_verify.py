@@ -1,0 +1,560 @@
+#!/usr/bin/env python3
+"""Checks an evidence bundle of the CUO log. Needs Python 3.11 and nothing else.
+
+    python3 verify.py BUNDLE [--key FILE] [--head FILE] [--json]
+
+BUNDLE is the exported folder. FILE after --key holds the log's public keys (NAME+ID+BASE64, one a
+line); get it from the log's operator in person or by mail, never from a bundle. FILE after --head
+is a signed head you were given before: the bundle must not be older. Without --key only the
+bundle's agreement with itself is checked, which whoever made it could have arranged.
+
+Exit code 0: everything holds. 65: something does not, and is named. 64: wrong usage.
+
+Everything is recomputed from definitions, sharing no code with the program that wrote the log:
+chains (SHA-256), rows (RFC 8785), trees (RFC 6962), heads (C2SP signed notes), signatures
+(Ed25519, RFC 8032). Time grows with the bundle's size; memory with its largest run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import itertools
+import json
+import math
+import pathlib
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+__all__ = ["Verifier", "canonical", "ed25519_verify", "main"]
+
+FORMAT = "cuo/bundle/v1"
+LOG = (
+    "checkpoint_id", "checkpoint_ns", "created_at", "edge_from", "edge_to", "kind",
+    "langgraph_sha256", "lg_checkpoint_id", "lg_parent_id", "node_name", "ordinal",
+    "parent_checkpoint_id", "phase", "run_id", "seq", "state_sha256", "step", "tenant_id",
+    "thread_id", "trace_id",
+)  # fmt: skip
+WRITE = (
+    "channel", "checkpoint_ns", "created_at", "idx", "lg_checkpoint_id", "run_id", "seq",
+    "task_id", "task_path", "tenant_id", "thread_id", "value_sha256",
+)  # fmt: skip
+TOMBSTONE = (
+    "created_at", "hidden_run_id", "kind", "run_id", "tenant_id", "thread_id", "tombstone_id",
+    "up_to_seq",
+)  # fmt: skip
+MAX_NAMED = 1000
+
+Row = dict[str, Any]
+
+
+def sha256(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+# -- RFC 8785 ----------------------------------------------------------------------------------
+
+
+def canonical(value: Any) -> bytes:
+    """The RFC 8785 form of a JSON tree. Raises ValueError for what has none."""
+    return "".join(_pieces(value)).encode()
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    if value is None or value is True or value is False:
+        yield json.dumps(value)
+    elif isinstance(value, str):
+        yield json.dumps(value, ensure_ascii=False)
+    elif isinstance(value, int):
+        if abs(value) > 2**53 - 1:
+            raise ValueError("an integer beyond 2**53 - 1")
+        yield str(value)
+    elif isinstance(value, float):
+        yield _number(value)
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield "," if i else "["
+            yield from _pieces(item)
+        yield "]" if value else "[]"
+    else:
+        for i, key in enumerate(sorted(value, key=lambda k: k.encode("utf-16-be"))):
+            yield ("," if i else "{") + json.dumps(key, ensure_ascii=False) + ":"
+            yield from _pieces(value[key])
+        yield "}" if value else "{}"
+
+
+def _number(value: float) -> str:
+    """A double as ECMAScript spells it: Python's shortest digits, another layout."""
+    if not math.isfinite(value):
+        raise ValueError("not a number")
+    if value == 0:
+        return "0"
+    sign = "-" if value < 0 else ""
+    mantissa, _, power = repr(abs(value)).partition("e")
+    whole, _, fraction = mantissa.partition(".")
+    fraction = "" if fraction == "0" else fraction
+    digits = (whole + fraction).lstrip("0")
+    point = len(whole) + int(power or 0) - (len(whole + fraction) - len(digits))
+    digits = digits.rstrip("0")
+    if len(digits) <= point <= 21:
+        return sign + digits + "0" * (point - len(digits))
+    if 0 < point <= 21:
+        return f"{sign}{digits[:point]}.{digits[point:]}"
+    if -6 < point <= 0:
+        return f"{sign}0.{'0' * -point}{digits}"
+    rest = f".{digits[1:]}" if len(digits) > 1 else ""
+    return f"{sign}{digits[0]}{rest}e{point - 1:+d}"
+
+
+# -- Ed25519, RFC 8032 -------------------------------------------------------------------------
+
+P = 2**255 - 19
+Q = 2**252 + 27742317777372353535851937790883648493
+D = -121665 * pow(121666, P - 2, P) % P
+ROOT = pow(2, (P - 1) // 4, P)
+Point = tuple[int, int, int, int]
+
+
+def _add(a: Point, b: Point) -> Point:
+    e, f = (a[1] - a[0]) * (b[1] - b[0]) % P, (a[1] + a[0]) * (b[1] + b[0]) % P
+    g, h = 2 * a[3] * b[3] * D % P, 2 * a[2] * b[2] % P
+    p, q, r, s = f - e, h - g, h + g, f + e
+    return (p * q % P, r * s % P, q * r % P, p * s % P)
+
+
+def _times(n: int, point: Point) -> Point:
+    found: Point = (0, 1, 1, 0)
+    while n:
+        if n & 1:
+            found = _add(found, point)
+        point, n = _add(point, point), n >> 1
+    return found
+
+
+def _point(data: bytes) -> Point | None:
+    y = int.from_bytes(data, "little")
+    odd, y = y >> 255, y & (1 << 255) - 1
+    if y >= P:
+        return None
+    square = (y * y - 1) * pow(D * y * y + 1, P - 2, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    if (x * x - square) % P:
+        x = x * ROOT % P
+    if (x * x - square) % P or (x == 0 and odd):
+        return None
+    x = P - x if x & 1 != odd else x
+    return (x, y, 1, x * y % P)
+
+
+_Y = 4 * pow(5, P - 2, P) % P
+BASE = _point(_Y.to_bytes(32, "little")) or (0, 1, 1, 0)
+
+
+def ed25519_verify(public: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether `signature` is one of `message` by `public`. Not for secrets: it is not constant-time."""
+    if len(public) != 32 or len(signature) != 64:
+        return False
+    a, r = _point(public), _point(signature[:32])
+    s = int.from_bytes(signature[32:], "little")
+    if a is None or r is None or s >= Q:
+        return False
+    hashed = hashlib.sha512(signature[:32] + public + message).digest()
+    left, right = _times(s, BASE), _add(r, _times(int.from_bytes(hashed, "little") % Q, a))
+    return (left[0] * right[2] - right[0] * left[2]) % P == 0 and (
+        left[1] * right[2] - right[1] * left[2]
+    ) % P == 0
+
+
+# -- heads and trees ---------------------------------------------------------------------------
+
+
+def read_keys(text: str) -> list[bytes]:
+    """Public keys, one a line. Raises ValueError for a line that is none."""
+    found = []
+    for line in text.splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, ident, data = line.strip().split("+", 2)
+            raw = base64.b64decode(data, validate=True)
+            if (
+                len(raw) != 33
+                or raw[0] != 1
+                or sha256(name.encode() + b"\n" + raw)[:4].hex() != ident
+            ):
+                raise ValueError(f"no public key: {name}")
+            found.append(raw[1:])
+    return found
+
+
+def read_head(data: bytes, origin: str, keys: list[bytes] | None) -> tuple[int, bytes]:
+    """Size and root of a signed head of this log. Raises ValueError saying what is wrong."""
+    text, blank, lines = data.decode().rpartition("\n\n")
+    told = re.fullmatch(r"([^\n]+)\n(0|[1-9][0-9]{0,17})\n([A-Za-z0-9+/]{43}=)", text)
+    if not blank or not told:
+        raise ValueError("is malformed")
+    if told[1] != origin:
+        raise ValueError(f"is of another log ({told[1]})")
+    if keys is not None:
+        known = {sha256(f"{origin}\n\x01".encode() + key)[:4]: key for key in keys}
+        vouched, seen = False, []
+        for line in lines.splitlines():
+            name, _, packed = line.removeprefix("— ").partition(" ")
+            signed = base64.b64decode(packed)
+            seen.append(signed[:4].hex())
+            if name == origin and signed[:4] in known:
+                if not ed25519_verify(known[signed[:4]], (text + "\n").encode(), signed[4:]):
+                    raise ValueError("is forged: the signature does not fit it")
+                vouched = True
+        if not vouched:
+            raise ValueError(f"is signed by no key you trust (by {', '.join(seen)})")
+    return int(told[2]), base64.b64decode(told[3])
+
+
+def included(index: int, size: int, leaf: bytes, path: list[bytes], root: bytes) -> bool:
+    """RFC 6962: whether the path leads from the leaf's hash to the root."""
+    at, last, found = index, size - 1, leaf
+    for node in path:
+        if last == 0:
+            return False
+        if at & 1 or at == last:
+            found = sha256(b"\x01", node, found)
+            while not at & 1 and at:
+                at, last = at >> 1, last >> 1
+        else:
+            found = sha256(b"\x01", found, node)
+        at, last = at >> 1, last >> 1
+    return last == 0 and found == root and 0 <= index < size
+
+
+# -- the bundle --------------------------------------------------------------------------------
+
+
+class Verifier:
+    """Checks one bundle; `problems` says what does not hold, first things first."""
+
+    def __init__(self, folder: pathlib.Path, keys: list[bytes] | None) -> None:
+        self.folder, self.keys = folder, keys
+        self.problems: list[str] = []
+        self.more = 0
+        self.counts = dict.fromkeys(("runs", "audit", "log", "writes", "tombstones"), 0)
+        self.unsealed = 0
+        self.sealed_at = ""
+        self.size = 0
+        self.tell: Callable[[str], None] = lambda text: None
+
+    def problem(self, text: str) -> None:
+        if len(self.problems) < MAX_NAMED:
+            self.problems.append(text)
+        else:
+            self.more += 1
+
+    def run(self, newer_head: bytes | None = None) -> None:
+        """Everything. Raises nothing for a damaged bundle; names the damage."""
+        try:
+            self._files()
+            self.manifest = json.loads((self.folder / "manifest.json").read_bytes())
+            if self.manifest["format"] != FORMAT:
+                self.problem("the manifest is not of a bundle of this version")
+                return
+            self._heads(newer_head)
+            self._rows()
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            self.problem(f"the bundle cannot be read on: {type(error).__name__}: {error}")
+
+    def _files(self) -> None:
+        listed = {}
+        for line in (self.folder / "SHA256SUMS").read_text().splitlines():
+            digest, _, name = line.partition("  ")
+            listed[name] = digest
+        for name, digest in listed.items():
+            with (self.folder / name).open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                    self.problem(f"file {name} is not the one in SHA256SUMS")
+        there = {p.name for p in self.folder.iterdir()} - {"SHA256SUMS", "__pycache__"}
+        for name in sorted(there - set(listed)):
+            self.problem(f"file {name} is not in SHA256SUMS")
+
+    def _heads(self, newer: bytes | None) -> None:
+        self.tenant = self.manifest["tenant_id"]
+        self.proofs: dict[str, Row] = json.loads((self.folder / "proofs.json").read_bytes())
+        self.root = b""
+        origin = f"cuo/{self.tenant}"
+        path = self.folder / "head.note"
+        if not path.exists():
+            self.problem("no head was signed when this was exported: nothing here is sealed")
+        else:
+            try:
+                self.size, self.root = read_head(path.read_bytes(), origin, self.keys)
+            except ValueError as error:
+                self.problem(f"head.note {error}")
+        if newer is not None:
+            try:
+                size, root = read_head(newer, origin, self.keys)
+            except ValueError as error:
+                self.problem(f"the head you gave {error}")
+                return
+            if size > self.size:
+                self.problem(
+                    f"the bundle is older than the head you gave: it was exported at {self.size} "
+                    f"leaves, yours covers {size}"
+                )
+            elif size == self.size and root != self.root:
+                self.problem(f"split view: two signed trees of {size} leaves")
+
+    def _rows(self) -> None:
+        audit, log, writes, tombstones = (
+            self._file(name) for name in ("audit", "log", "writes", "tombstones")
+        )
+        last = time.monotonic()
+        wanted = list(self.manifest["runs"])
+        for told in wanted:
+            run = told["run_id"]
+            self.counts["runs"] += 1
+            RunCheck(self, run, told).check(audit(run), log(run), writes(run), tombstones(run))
+            if time.monotonic() - last > 2:
+                last = time.monotonic()
+                self.tell(f"{self.counts['runs']} of {len(wanted)} runs ...")
+        for rest in (audit, log, writes, tombstones):
+            for row in itertools.islice(rest(None), 1):
+                self.problem(
+                    f"rows of run {row.get('run_id')} are of no run of the manifest, or misplaced"
+                )
+        for name, count in self.manifest["rows"].items():
+            if self.counts[name] != count:
+                self.problem(f"{name}: {self.counts[name]} rows, the manifest says {count}")
+
+    def _file(self, name: str) -> Callable[[str | None], Iterator[Row]]:
+        """Gives a file's rows run by run, in the manifest's order; None asks for what is left."""
+        groups = itertools.groupby(self._lines(name), key=lambda row: row.get("run_id"))
+        held: list[tuple[Any, Iterator[Row]]] = []
+
+        def rows(run: str | None) -> Iterator[Row]:
+            if not held:
+                held.extend(itertools.islice(groups, 1))
+            if held and (run is None or held[0][0] == run):
+                yield from held.pop()[1]
+
+        return rows
+
+    def _lines(self, name: str) -> Iterator[Row]:
+        with (self.folder / f"{name}.ndjson").open("rb") as file:
+            for line in file:
+                self.counts[name] += 1
+                row = json.loads(line)
+                row.setdefault("tenant_id", self.tenant)
+                yield row
+
+
+class RunCheck:
+    """One run: its chain, the rows it speaks of, and its place in the tree."""
+
+    def __init__(self, bundle: Verifier, run: str, told: Row) -> None:
+        self.bundle, self.run, self.told = bundle, run, told
+        self.said: dict[str, tuple[int, Row]] = {}
+        self.sets: dict[tuple[Any, ...], tuple[int, Row]] = {}
+        self.tombstones: dict[str, tuple[int, Row]] = {}
+        self.digests: dict[int, str] = {}
+        self.times: dict[int, str] = {}
+
+    def bad(self, text: str) -> None:
+        self.bundle.problem(f"run {self.run}: {text}")
+
+    def check(
+        self,
+        audit: Iterator[Row],
+        log: Iterator[Row],
+        writes: Iterator[Row],
+        tombstones: Iterator[Row],
+    ) -> None:
+        self._chain(audit)
+        self._log(log)
+        self._writes(writes)
+        for row in tombstones:
+            name = f"tombstone {row['tombstone_id']}"
+            self._row(name, row, TOMBSTONE, self.tombstones.pop(row["tombstone_id"], None))
+        for number, _ in self.tombstones.values():
+            self.bad(f"chain row {number}: the tombstone it speaks of is missing")
+        self._seal()
+
+    def _chain(self, rows: Iterable[Row]) -> None:
+        tenant, expected, sound = self.bundle.tenant, 1, True
+        head = sha256(b"cuo/genesis/v1\x00", f"{tenant}/{self.run}".encode())
+        for row in rows:
+            number = row["chain_seq"]
+            data = row["row"].encode() if "row" in row else base64.b64decode(row["row_base64"])
+            digest = sha256(b"cuo/row/v1\x00", head, data)
+            why = ""
+            if number != expected:
+                why = "is not in its place: rows are missing, added or reordered"
+            elif row["prev_sha256"] != head.hex():
+                why = "does not follow the row before"
+            elif row["row_sha256"] != digest.hex():
+                why = "was changed: bytes and digest disagree"
+            if why and sound:
+                self.bad(f"chain row {number} {why}")
+            sound, head, expected = sound and not why, bytes.fromhex(row["row_sha256"]), number + 1
+            self.digests[number], self.times[number] = row["row_sha256"], row["created_at"]
+            try:
+                said = json.loads(data)
+                if canonical(said) != data:
+                    self.bad(f"chain row {number}: its bytes are not canonical")
+                shown = (said["tenant_id"], said["run_id"], said["chain_seq"], said["kind"])
+                if shown != (tenant, self.run, number, row["kind"]) or "body" in row:
+                    self.bad(f"chain row {number}: columns are not what its bytes say")
+                if (said["at"], said["trace_id"]) != (row["created_at"], row["trace_id"]):
+                    self.bad(f"chain row {number}: time or trace is not what its bytes say")
+                self._note(number, said["kind"], said["body"])
+            except (ValueError, KeyError, TypeError):
+                self.bad(f"chain row {number}: what it says cannot be read")
+        if not self.digests:
+            self.bad("the run has no chain")
+
+    def _note(self, number: int, kind: str, body: Row) -> None:
+        if kind == "cuo.checkpoint_written":
+            self.said[body["checkpoint_id"]] = (number, body)
+        elif kind == "write_set":
+            keys = ("checkpoint_ns", "lg_checkpoint_id", "task_id", "seq")
+            self.sets[tuple(body[key] for key in keys)] = (number, body)
+        elif kind == "tombstone":
+            self.tombstones[body["tombstone_id"]] = (number, body)
+        elif kind == "close" and body["log_rows"] != len(self.said):
+            self.bad(
+                f"chain row {number}: closed with {body['log_rows']} rows, not {len(self.said)}"
+            )
+
+    def _row(
+        self, name: str, row: Row, columns: tuple[str, ...], said: tuple[int, Row] | None
+    ) -> None:
+        if sha256(canonical({key: row[key] for key in columns})).hex() != row["row_sha256"]:
+            self.bad(f"{name} was changed: columns and digest disagree")
+        if said is None:
+            self.bad(f"{name} was added: no chain row speaks of it")
+        elif said[1].get("row_sha256") != row["row_sha256"]:
+            self.bad(f"{name} is not the one chain row {said[0]} speaks of")
+
+    def _log(self, rows: Iterable[Row]) -> None:
+        states: dict[str, str] = {}
+        borrowed: list[tuple[str, str, str]] = []
+        for row in rows:
+            name = f"log row {row['checkpoint_id']} (seq {row['seq']})"
+            said = self.said.pop(row["checkpoint_id"], None)
+            self._row(name, row, LOG, said)
+            if said and said[1].get("state_sha256") != row["state_sha256"]:
+                self.bad(f"{name}: its state is not the one chain row {said[0]} speaks of")
+            state = row.get("state")
+            if isinstance(state, dict) and set(state) == {"$state_of"}:
+                borrowed.append((name, state["$state_of"], row["state_sha256"]))
+            elif self._document(name, "state", row):
+                states[row["checkpoint_id"]] = row["state_sha256"]
+            if row["langgraph_sha256"] is not None or row.get("langgraph") is not None:
+                self._document(name, "langgraph", row)
+        for name, holder, digest in borrowed:
+            if states.get(holder) != digest:
+                self.bad(f"{name}: the state it shares is not there")
+        for checkpoint, (number, body) in self.said.items():
+            self.bad(f"chain row {number}: log row {checkpoint} (seq {body.get('seq')}) is missing")
+
+    def _writes(self, rows: Iterable[Row]) -> None:
+        found: dict[tuple[Any, ...], dict[int, str]] = {}
+        for row in rows:
+            name = f"pending write {row['channel']!r} of task {row['task_id']} (seq {row['seq']})"
+            place = tuple(row[k] for k in ("checkpoint_ns", "lg_checkpoint_id", "task_id", "seq"))
+            if sha256(canonical({key: row[key] for key in WRITE})).hex() != row["row_sha256"]:
+                self.bad(f"{name} was changed: columns and digest disagree")
+            if place not in self.sets:
+                self.bad(f"{name} was added: no chain row speaks of it")
+            self._document(name, "value", row)
+            found.setdefault(place, {})[row["idx"]] = row["row_sha256"]
+        for place, (number, body) in self.sets.items():
+            digests = [bytes.fromhex(d) for _, d in sorted(found.get(place, {}).items())]
+            if body["writes"] != len(digests) or body["sha256"] != sha256(*digests).hex():
+                self.bad(
+                    f"chain row {number}: its pending writes are missing or not those it counts"
+                )
+
+    def _document(self, name: str, column: str, row: Row) -> bool:
+        try:
+            same = bool(sha256(canonical(row[column])).hex() == row[f"{column}_sha256"])
+        except (KeyError, ValueError):
+            same = False
+        if not same:
+            self.bad(f"{name}: its {column} was changed")
+        return same
+
+    def _seal(self) -> None:
+        rows, proof = len(self.digests), self.bundle.proofs.get(self.run)
+        if rows != self.told["chain_rows"]:
+            self.bad(f"is shortened: the manifest counts {self.told['chain_rows']} chain rows")
+        if proof is None:
+            if self.told.get("sealed") is not None:
+                self.bad("its proof is missing")
+            self.bundle.unsealed += rows
+            return
+        leaf = proof["leaf"].encode()
+        path = [bytes.fromhex(node) for node in proof["path"]]
+        if not included(
+            proof["index"], self.bundle.size, sha256(b"\0", leaf), path, self.bundle.root
+        ):
+            self.bad("its proof does not lead to the signed head")
+            return
+        said = json.loads(leaf)
+        number = said["chain_seq"]
+        if (said["tenant_id"], said["run_id"]) != (self.bundle.tenant, self.run):
+            self.bad("its proof is of another run")
+        elif number not in self.digests:
+            self.bad(f"is shortened: sealed up to chain row {number}, {rows} rows are here")
+        elif self.digests[number] != said["row_sha256"]:
+            self.bad(f"was rewritten: chain row {number} is not the one sealed")
+        self.bundle.sealed_at = max(self.bundle.sealed_at, said["sealed_at"])
+        self.bundle.unsealed += max(0, rows - number)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command. Results on stdout, remarks on stderr."""
+    parser = argparse.ArgumentParser(description="Checks an evidence bundle of the CUO log.")
+    parser.add_argument("bundle", type=pathlib.Path)
+    parser.add_argument("--key", type=pathlib.Path, help="file of the log's public keys")
+    parser.add_argument("--head", type=pathlib.Path, help="a signed head you were given before")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    try:
+        given = parser.parse_args(arguments)
+    except SystemExit as end:
+        return 64 if end.code else 0
+    try:
+        keys = None if given.key is None else read_keys(given.key.read_text())
+        newer = None if given.head is None else given.head.read_bytes()
+    except (OSError, ValueError) as error:
+        sys.stderr.write(f"cannot use the key or head file: {error}\n")
+        return 64
+    check = Verifier(given.bundle, keys)
+    check.tell = lambda text: print(text, file=sys.stderr)  # noqa: T201 - this file is a command
+    check.run(newer)
+    write = sys.stdout.write
+    if given.json:
+        result = {"ok": not check.problems, "signature_checked": keys is not None,
+                  "tree_size": check.size, "rows": check.counts, "unsealed_chain_rows":
+                  check.unsealed, "problems": check.problems}  # fmt: skip
+        write(json.dumps(result, indent=2) + "\n")
+        return 65 if check.problems else 0
+    counts = ", ".join(f"{count} {name}" for name, count in check.counts.items())
+    write(f"Checked {counts}.\n")
+    for text in check.problems:
+        write(f"  {text}\n")
+    if check.more:
+        write(f"  and {check.more} more\n")
+    if check.problems:
+        write("The bundle does not hold.\n")
+        return 65
+    write(f"Everything holds, against a head of {check.size} leaves, sealed {check.sealed_at}.\n")
+    if check.unsealed:
+        write(f"{check.unsealed} chain rows are newer than their seal and prove nothing yet.\n")
+    if keys is None:
+        write("No key was given: who signed the head was NOT checked. Repeat with --key.\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The readable page of a bundle: what was asked, decided, approved and done. Pure.
+
+Audit rows hold no personal data, so neither does the page; states are left to the files. No script,
+no style from elsewhere, nothing fetched: it opens from a stick on a machine without a network.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cuo_checkpoint.export_rows import RunPlace
+from cuo_checkpoint.run_records import rfc3339
+
+__all__ = ["Page"]
+
+_MAX_RUNS: Final = 1000
+"""Runs shown; the files hold all. A browser shows so many without effort."""
+
+_MAX_EVENTS: Final = 2000
+
+_STYLE: Final = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
+    "table{border-collapse:collapse;width:100%}td,th{border-bottom:1px solid #ccc;padding:.3rem .6rem;"
+    "text-align:left;vertical-align:top}code{font-size:13px;overflow-wrap:anywhere}"
+)
+_POLICY: Final = (
+    "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; "
+    "style-src 'unsafe-inline'\">"
+)
+_HOW: Final = (
+    "<p>This page is for reading. What proves it: <code>python3 verify.py . --key "
+    "YOUR-COPY-OF-THE-KEYS</code></p>"
+)
+_SHOWN: Final = (
+    "persona_version",
+    "path_taken",
+    "skill_chosen",
+    "confidence",
+    "routed",
+    "reason",
+    "query",
+    "approved",
+    "answer",
+    "catalog_snapshot_hash",
+)
+_KINDS: Final = ("cuo.routing_decision", "approval", "cuo.persona_defer_block")
+
+
+class Page:
+    """Gathers what the page shows while rows stream by, and writes it."""
+
+    def __init__(self, tenant_id: uuid.UUID, scope: Mapping[str, str]) -> None:
+        self._tenant = tenant_id
+        self._scope = scope
+        self._said: dict[str, list[tuple[str, Any]]] = {}
+        self._events: list[Mapping[str, Any]] = []
+        self._single = "run" in scope
+        self._current: list[tuple[str, Any]] | None = None
+        self._head: Mapping[str, Any] | None = None
+
+    def run(self, place: RunPlace) -> None:
+        """The run that the next rows are of."""
+        self._current = None
+        if len(self._said) < _MAX_RUNS:
+            self._current = self._said.setdefault(str(place.run_id), [])
+
+    def said(self, row: Mapping[str, Any]) -> None:
+        """One chain row."""
+        if self._current is None or row["kind"] not in _KINDS:
+            return
+        try:
+            body = json.loads(row["body"])
+        except ValueError:
+            return
+        if isinstance(body, dict):
+            self._current.append((row["kind"], body))
+
+    def event(self, row: Mapping[str, Any]) -> None:
+        """One log row, shown in a bundle of one run."""
+        if self._single and len(self._events) < _MAX_EVENTS:
+            names = ("created_at", "kind", "node_name", "edge_from", "edge_to", "seq")
+            self._events.append({name: row[name] for name in names})
+
+    def head(self, head: Mapping[str, Any] | None) -> None:
+        """The signed head that the bundle was exported at."""
+        self._head = head
+
+    def html(self, runs: Sequence[Mapping[str, Any]]) -> str:
+        """The whole page; `runs` are the manifest's."""
+        scope = " ".join(f"{key} {value}" for key, value in self._scope.items())
+        sealed = sum(run["sealed"] is not None for run in runs)
+        if self._head is None:
+            seal = "No head had been signed when this was exported: nothing here is sealed."
+        else:
+            seal = (
+                f"{sealed} of {len(runs)} runs are sealed in a tree of {self._head['tree_size']} "
+                f"leaves with root <code>{self._head['root']}</code>."
+            )
+        parts = [
+            "<!doctype html><html lang=en><meta charset=utf-8>",
+            (
+                "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; "
+                "style-src 'unsafe-inline'\">"
+            ),
+            f"<title>Evidence: {_text(scope)}</title><style>{_STYLE}</style>",
+            f"<h1>Evidence: {_text(scope)}</h1><p>Tenant <code>{self._tenant}</code>. {seal}</p>",
+            _HOW,
+            "<table><tr><th>Run<th>Began (UTC)<th>State<th>Rows<th>Sealed to<th>Decided</tr>",
+        ]
+        for run in runs[:_MAX_RUNS]:
+            mark = run["sealed"]["chain_seq"] if run["sealed"] else "not sealed"
+            told = "<br>".join(_line(k, b) for k, b in self._said.get(run["run_id"], []))
+            parts.append(
+                f"<tr><td><code>{_text(run['ulid'])}</code><br><code>{_text(run['run_id'])}</code>"
+                f"<td>{_text(run['first_at'])}<td>{_text(run['outcome'] or run['state'])}"
+                f"<td>{run['chain_rows']} / {run['log_rows']}<td>{mark}<td>{told}</tr>"
+            )
+        parts.append("</table>")
+        if len(runs) > _MAX_RUNS:
+            parts.append(f"<p>And {len(runs) - _MAX_RUNS} more runs, in the files.</p>")
+        if self._events:
+            parts.append("<h2>Steps</h2><table><tr><th>No.<th>At (UTC)<th>What<th>Where</tr>")
+            parts += [_event(row) for row in self._events]
+            parts.append("</table>")
+        return "\n".join(parts) + "\n"
+
+
+def _line(kind: str, body: Mapping[str, Any]) -> str:
+    told = (f"{_text(key)}: {_text(body[key])}" for key in _SHOWN if body.get(key) is not None)
+    return "; ".join((f"<b>{_text(kind)}</b>", *told))
+
+
+def _event(row: Mapping[str, Any]) -> str:
+    where = row["node_name"] or " → ".join(str(row[k]) for k in ("edge_from", "edge_to") if row[k])
+    return (
+        f"<tr><td>{row['seq']}<td>{rfc3339(row['created_at'])}<td>{_text(row['kind'])}"
+        f"<td>{_text(where)}</tr>"
+    )
+
+
+def _text(value: Any) -> str:
+    shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return html.escape(shown)
