@@ -16,11 +16,13 @@ from sqlalchemy import Connection, Engine, func, select, tuple_
 
 from cuo_checkpoint import _sql, partitions
 from cuo_checkpoint.catalog import MonthTable, catalog, months
+from cuo_checkpoint.cuts import Cuts, month_root
 from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import SchemaNotReady
 from cuo_checkpoint.models import (
     PARTITIONED_TABLES,
     AuditRow,
+    Hold,
     LogRow,
     PendingWriteRow,
     RunIndex,
@@ -30,7 +32,7 @@ from cuo_checkpoint.run_check import RunVerification
 from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.sessions import open_engine, reading
-from cuo_checkpoint.verify import all_runs, verify_run
+from cuo_checkpoint.verify import all_runs, cuts_of, verify_run
 
 __all__ = [
     "MonthsReport",
@@ -201,15 +203,19 @@ def verify(
             cutoff = conn.execute(select(func.now())).scalar_one() - _SETTLED
             total = _count(conn, RunIndex, tenant_id)
             settled: Counter[tuple[str, uuid.UUID]] = Counter()
+            cuts = {tenant: cuts_of(conn, tenant) for tenant in _tenants(conn, tenant_id)}
             for batch in _batches(all_runs(conn, tenant_id)):
-                for verdict in _verify_batch(reader.engine, tenant_id, batch, cutoff):
+                for verdict in _verify_batch(reader.engine, tenant_id, batch, cutoff, cuts):
                     _add(report, verdict)
                     for table, count in verdict.settled.items():
                         settled[table, verdict.tenant_id] += count
                     progress(report.runs, total)
         with reading(reader.engine, tenant_id) as conn:
-            for model in (LogRow, AuditRow, PendingWriteRow, Tombstone):
-                report.strays += _strays(conn, model, tenant_id, cutoff, settled)
+            for model in (LogRow, AuditRow, PendingWriteRow, Tombstone, Hold):
+                outlived = _outlived(conn, model, cuts, report) if model in _MONTHLESS else {}
+                report.strays += _strays(conn, model, tenant_id, cutoff, settled, outlived)
+        with catalog(dsn) as looking:
+            report.strays += _months_amiss(months(looking, schema), cuts, tenant_id is None)
     return report
 
 
@@ -218,6 +224,7 @@ def _verify_batch(
     tenant_id: uuid.UUID | None,
     batch: list[tuple[uuid.UUID, uuid.UUID]],
     cutoff: dt.datetime,
+    cuts: dict[uuid.UUID, Cuts],
 ) -> Iterator[RunVerification]:
     """The runs in one snapshot. One that only writes or tombstones speak of has no verdict: they
     are then counted as strays."""
@@ -226,7 +233,9 @@ def _verify_batch(
         rows = conn.execute(select(RunIndex.__table__).where(key.in_(batch)))
         indexed = {(row.tenant_id, row.run_id): row for row in rows}
         for tenant, run in batch:
-            verdict = verify_run(conn, tenant, run, indexed.get((tenant, run)), cutoff)
+            verdict = verify_run(
+                conn, tenant, run, indexed.get((tenant, run)), cutoff, cuts.get(tenant)
+            )
             if verdict is not None:
                 yield verdict
 
@@ -260,13 +269,67 @@ def _strays(
     tenant_id: uuid.UUID | None,
     cutoff: dt.datetime,
     settled: Counter[tuple[str, uuid.UUID]],
+    outlived: dict[uuid.UUID, int],
 ) -> list[str]:
     query = select(model.tenant_id, func.count()).where(model.created_at < cutoff)
     if tenant_id is not None:
         query = query.where(model.tenant_id == tenant_id)
     table = str(model.__tablename__)
     return [
-        f"tenant {tenant}: {count - settled[table, tenant]} rows of {table} lie outside every run"
+        f"tenant {tenant}: {count - known} rows of {table} lie outside every run"
         for tenant, count in conn.execute(query.group_by(model.tenant_id))
-        if count != settled[table, tenant]
+        if count != (known := settled[table, tenant] + outlived.get(tenant, 0))
     ]
+
+
+_MONTHLESS: Final = (Tombstone, Hold)
+
+
+def _tenants(conn: Connection, tenant_id: uuid.UUID | None) -> list[uuid.UUID]:
+    if tenant_id is not None:
+        return [tenant_id]
+    return list(conn.execute(select(RunIndex.tenant_id).distinct()).scalars())
+
+
+def _outlived(
+    conn: Connection, model: Any, cuts: dict[uuid.UUID, Cuts], report: VerifyReport
+) -> dict[uuid.UUID, int]:
+    """How many rows of a table without months each tenant has from months that were dropped.
+
+    Their chain rows went with the month; its root stands for them, where it was told.
+    """
+    counted: dict[uuid.UUID, int] = {}
+    for tenant, cut in cuts.items():
+        for month, tables in cut.months.items():
+            query = select(model.row_sha256).where(
+                model.tenant_id == tenant,
+                model.created_at >= month.start,
+                model.created_at < month.end,
+            )
+            rows = list(conn.execute(query).scalars())
+            counted[tenant] = counted.get(tenant, 0) + len(rows)
+            said = tables.get(model.__tablename__)
+            if said is not None and said != {"rows": len(rows), "sha256": month_root(rows).hex()}:
+                report.strays.append(
+                    f"tenant {tenant}: {model.__tablename__} of {month} are not those that were "
+                    "there when the month was dropped"
+                )
+    return counted
+
+
+def _months_amiss(
+    present: list[MonthTable], cuts: dict[uuid.UUID, Cuts], everything: bool
+) -> list[str]:
+    """Months that are there though they were dropped and, seen as a whole, those that are not."""
+    dropped = {month for cut in cuts.values() for month in (*cut.months, *cut.whole)}
+    amiss = [f"{m.name} is there, but was dropped" for m in present if m.month in dropped]
+    if not everything:
+        return amiss
+    for parent in PARTITIONED_TABLES:
+        there = {m.month for m in present if m.parent == parent and m.month is not None}
+        oldest = min(there | dropped, default=None)
+        for n in range(oldest.until(max(there)) if oldest is not None and there else 0):
+            month = oldest.plus(n) if oldest is not None else None
+            if month is not None and month not in there | dropped:
+                amiss.append(f"{month.partition_of(parent)} is missing, and no drop speaks of it")
+    return amiss

@@ -12,11 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.cuts import Gap
 from cuo_checkpoint.errors import ChainBroken
 
 __all__ = ["ChainLink", "genesis", "link", "verify_links"]
@@ -45,15 +46,24 @@ def link(prev: bytes, row_bytes: bytes) -> bytes:
     return hashlib.sha256(_ROW + prev + row_bytes).digest()
 
 
-def verify_links(tenant_id: uuid.UUID, run_id: uuid.UUID, links: Iterable[ChainLink]) -> bytes:
+def verify_links(
+    tenant_id: uuid.UUID,
+    run_id: uuid.UUID,
+    links: Iterable[ChainLink],
+    gaps: Mapping[int, Gap] | None = None,
+) -> bytes:
     """Recomputes a chain in order and returns its head.
 
     Raises ChainBroken naming the first row that is out of place, not canonical, not about this
     run and tenant, or whose digest does not follow from its bytes and the row before. What a chain
-    alone cannot show is a tail that was cut off: compare the head with a sealed one.
+    alone cannot show is a tail that was cut off: compare the head with a sealed one. `gaps` are the
+    rows that retention dropped, by the first of them: they alone may be missing.
     """
     head = genesis(tenant_id, run_id)
-    for expected, row in enumerate(links, start=1):
+    expected = 1
+    for row in links:
+        while row.chain_seq != expected and gaps and expected in gaps:
+            head, expected = gaps[expected].head, gaps[expected].last + 1
         if row.chain_seq != expected:
             raise ChainBroken(str(run_id), expected, "row is missing")
         if row.prev_sha256 != head:
@@ -67,4 +77,5 @@ def verify_links(tenant_id: uuid.UUID, run_id: uuid.UUID, links: Iterable[ChainL
         if said != (str(tenant_id), str(run_id), expected):
             raise ChainBroken(str(run_id), expected, "speaks of another tenant, run or position")
         head = row.row_sha256
+        expected += 1
     return head

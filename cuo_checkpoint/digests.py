@@ -24,10 +24,12 @@ from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.serde import text_to_tree
 
 __all__ = [
+    "HOLD_COLUMNS",
     "LOG_COLUMNS",
     "TOMBSTONE_COLUMNS",
     "WRITE_COLUMNS",
     "document_sha256",
+    "hold_row_sha256",
     "log_row_sha256",
     "shared_with",
     "tombstone_row_sha256",
@@ -82,6 +84,17 @@ TOMBSTONE_COLUMNS: Final = (
     "up_to_seq",
 )
 
+HOLD_COLUMNS: Final = (
+    "created_at",
+    "held_run_id",
+    "hold_id",
+    "kind",
+    "placed_by",
+    "reason",
+    "releases",
+    "tenant_id",
+)
+
 
 def log_row_sha256(row: Mapping[str, Any]) -> bytes:
     """The digest of a row of `cuo_langgraph_checkpoints`, by its LOG_COLUMNS."""
@@ -96,6 +109,11 @@ def write_row_sha256(row: Mapping[str, Any]) -> bytes:
 def tombstone_row_sha256(row: Mapping[str, Any]) -> bytes:
     """The digest of a row of `cuo_thread_tombstones`, by its TOMBSTONE_COLUMNS."""
     return _row(row, TOMBSTONE_COLUMNS)
+
+
+def hold_row_sha256(row: Mapping[str, Any]) -> bytes:
+    """The digest of a row of `cuo_holds`, by its HOLD_COLUMNS."""
+    return _row(row, HOLD_COLUMNS)
 
 
 def write_set_sha256(row_digests: Iterable[bytes]) -> bytes:

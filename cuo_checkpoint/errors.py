@@ -24,7 +24,9 @@
     ├── KeyUnusable                 a seal key file is missing, readable by others or malformed
     ├── NoteInvalid                 a signed head is malformed, forged or signed by an unknown key
     ├── SealRefused                 signing would contradict a head that was signed before
-    └── ExportRefused               evidence cannot be written where it was to go
+    ├── ExportRefused               evidence cannot be written where it was to go
+    ├── RetentionRefused            the database will not drop a month on these terms
+    └── RetentionFailed             dropping a month did not succeed; nothing was changed
 
 Messages are written for an operator: what happened, why, what to do next.
 They never carry stored values, only names, ids, types and sizes.
@@ -44,6 +46,8 @@ __all__ = [
     "KeyUnusable",
     "NoteInvalid",
     "ParentMissing",
+    "RetentionFailed",
+    "RetentionRefused",
     "RunClosed",
     "RunUnknown",
     "SchemaNotReady",
@@ -228,3 +232,18 @@ class SealRefused(CheckpointError):
 
 class ExportRefused(CheckpointError):
     """The folder for exports is missing, in use, or already holds other bytes under the same name."""
+
+
+class RetentionRefused(CheckpointError):
+    """The database will not drop a month, or place a hold, on these terms; nothing was changed."""
+
+
+class RetentionFailed(CheckpointError):
+    """Dropping `month` (YYYY-MM) failed, nothing was changed, and the system tenant's chain says so
+    if `told`. `busy`: the log was in use at every try; the next run will do it."""
+
+    def __init__(self, month: str, reason: str, *, busy: bool, told: bool) -> None:
+        super().__init__(f"month {month} was not dropped: {reason}")
+        self.month = month
+        self.busy = busy
+        self.told = told

@@ -30,6 +30,7 @@ __all__ = [
     "PARTITIONED_TABLES",
     "AuditRow",
     "Base",
+    "Hold",
     "LogRow",
     "PendingWriteRow",
     "RunIndex",
@@ -233,6 +234,29 @@ class RunIndex(Base):
     lease_owner: Mapped[str | None]
     lease_until: Mapped[dt.datetime | None]
     hidden: Mapped[bool] = mapped_column(Boolean, server_default=text("false"))
+
+
+class Hold(Base):
+    """A legal hold placed, or ended (`releases`). Append-only."""
+
+    __tablename__ = "cuo_holds"
+    __table_args__ = (
+        CheckConstraint("kind IN ('set', 'release')", name="cuo_holds_kind"),
+        CheckConstraint("(kind = 'release') = (releases IS NOT NULL)", name="cuo_holds_release"),
+        Index("cuo_holds_released_idx", "tenant_id", "releases", unique=True),
+    )
+
+    tenant_id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    hold_id: Mapped[uuid.UUID] = mapped_column(
+        primary_key=True, server_default=text("gen_random_uuid()")
+    )
+    kind: Mapped[str]
+    held_run_id: Mapped[uuid.UUID | None]
+    releases: Mapped[uuid.UUID | None]
+    reason: Mapped[str]
+    placed_by: Mapped[str]
+    created_at: Mapped[dt.datetime] = mapped_column(server_default=text("now()"))
+    row_sha256: Mapped[bytes]
 
 
 class SealLeaf(Base):

@@ -18,7 +18,9 @@ from typing import Any, Final
 
 from cuo_checkpoint import digests
 from cuo_checkpoint.chain import ChainLink, verify_links
+from cuo_checkpoint.cuts import Cuts
 from cuo_checkpoint.errors import ChainBroken, CheckpointError
+from cuo_checkpoint.partitions import Month
 from cuo_checkpoint.run_records import rfc3339
 
 __all__ = ["MAX_PROBLEMS", "RunChecker", "RunVerification", "WriteSet"]
@@ -69,10 +71,17 @@ class RunChecker:
         tenant_id: uuid.UUID,
         run_id: uuid.UUID,
         settled_before: dt.datetime | None = None,
+        cuts: Cuts | None = None,
     ) -> None:
         self.tenant_id = tenant_id
         self.run_id = run_id
         self._settled_before = settled_before
+        self._cuts = cuts or Cuts()
+        self._gaps = self._cuts.of(run_id)
+        self._next = 1
+        self._gone = 0
+        self._gone_log_rows = 0
+        self.holds: dict[uuid.UUID, Mapping[str, Any]] = {}
         self._settled: Counter[str] = Counter()
         self.write_sets: dict[WriteSet, Mapping[str, Any]] = {}
         self.tombstones: dict[uuid.UUID, Mapping[str, Any]] = {}
@@ -103,7 +112,7 @@ class RunChecker:
         """The chain's rows in order. After the first that does not fit, the rest is only read."""
         noted = self._noted(rows)
         try:
-            self._head = verify_links(self.tenant_id, self.run_id, noted)
+            self._head = verify_links(self.tenant_id, self.run_id, noted, self._gaps)
         except ChainBroken as error:
             self.problem(f"chain row {error.chain_seq}: {error.reason}")
         except (ValueError, AttributeError, CheckpointError):
@@ -118,12 +127,22 @@ class RunChecker:
             self.chain_rows += 1
             self._settle("cuo_memory_audit", row)
             number = row["chain_seq"]
+            self._step_over(number)
             self._head = row["row_sha256"]
             try:
                 self._note(number, row["kind"], self._body(number, row))
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.problem(f"chain row {number}: what it says cannot be read")
             yield ChainLink(number, row["row_bytes"], row["prev_sha256"], row["row_sha256"])
+
+    def _step_over(self, number: int) -> None:
+        """Counts what retention dropped before this chain row."""
+        while number != self._next and self._next in self._gaps:
+            gap = self._gaps[self._next]
+            self._gone += gap.last - gap.first + 1
+            self._gone_log_rows += gap.log_rows
+            self._next = gap.last + 1
+        self._next = number + 1
 
     def _body(self, number: int, row: Mapping[str, Any]) -> Mapping[str, Any]:
         content, body = json.loads(row["row_bytes"]), json.loads(row["body"])
@@ -158,12 +177,15 @@ class RunChecker:
             self.threads.add(str(body["thread_id"]))
         elif kind == "tombstone":
             self.tombstones[uuid.UUID(str(body.get("tombstone_id")))] = {**body, "number": number}
+        elif kind == "hold":
+            self.holds[uuid.UUID(str(body.get("hold_id")))] = {**body, "number": number}
         elif kind == "close":
             self._closed = str(body.get("outcome"))
-            if body.get("log_rows") != len(self._said):
+            spoken = len(self._said) + self._gone_log_rows
+            if body.get("log_rows") != spoken:
                 self.problem(
                     f"chain row {number}: the run was closed with {body.get('log_rows')} log rows, "
-                    f"the chain before it speaks of {len(self._said)}"
+                    f"the chain before it speaks of {spoken}"
                 )
 
     def write_places(self) -> list[tuple[str, str, str]]:
@@ -219,14 +241,35 @@ class RunChecker:
 
     def tombstone_row(self, row: Mapping[str, Any]) -> None:
         """One tombstone that this run appended."""
-        self._settle("cuo_thread_tombstones", row)
-        name = f"tombstone {row['tombstone_id']}"
         said = self.tombstones.pop(row["tombstone_id"], None)
-        if said is None:
+        computed = digests.tombstone_row_sha256(row)
+        self._outlived(
+            "cuo_thread_tombstones", f"tombstone {row['tombstone_id']}", row, said, computed
+        )
+
+    def hold_row(self, row: Mapping[str, Any]) -> None:
+        """One legal hold, or its end; the reserved run's chain speaks of them."""
+        said = self.holds.pop(row["hold_id"], None)
+        computed = digests.hold_row_sha256(row)
+        self._outlived("cuo_holds", f"hold {row['hold_id']}", row, said, computed)
+
+    def _outlived(
+        self,
+        table: str,
+        name: str,
+        row: Mapping[str, Any],
+        said: Mapping[str, Any] | None,
+        computed: bytes,
+    ) -> None:
+        """A row of a table without months, which may outlive the chain row that speaks of it."""
+        outlived = said is None and Month.of(row["created_at"]) in self._cuts.months
+        if not outlived:
+            self._settle(table, row)
+        if said is None and not outlived:
             self.problem(f"{name}: no chain row speaks of it")
-        elif said.get("row_sha256") != row["row_sha256"].hex():
+        elif said is not None and said.get("row_sha256") != row["row_sha256"].hex():
             self.problem(f"{name}: its digest is not the one chain row {said['number']} holds")
-        if digests.tombstone_row_sha256(row) != row["row_sha256"]:
+        if computed != row["row_sha256"]:
             self.problem(f"{name}: a column was changed; columns and row_sha256 disagree")
 
     def _document(self, name: str, column: str, text: str | None, digest: bytes | None) -> bool:
@@ -246,9 +289,9 @@ class RunChecker:
             self.problem("index: the run is missing from cuo_runs; rebuild the index")
             return
         compared: dict[str, tuple[Any, Any]] = {
-            "chain_seq": (row["chain_seq"], self.chain_rows),
+            "chain_seq": (row["chain_seq"], self.chain_rows + self._gone),
             "chain_head": (row["chain_head"], self._head),
-            "log_rows": (row["log_rows"], self.rows),
+            "log_rows": (row["log_rows"], self.rows + self._gone_log_rows),
         }
         if self._closed is not None:  # the index may close a run without a word in its chain
             compared["state"] = (row["state"], "closed")
@@ -274,6 +317,8 @@ class RunChecker:
                 )
         for tombstone, said in self.tombstones.items():
             self.problem(f"chain row {said['number']}: tombstone {tombstone} is missing")
+        for hold, said in self.holds.items():
+            self.problem(f"chain row {said['number']}: hold {hold} is missing")
         for seq, checkpoint, holder, digest in self._borrowed:
             if self._states.get(holder) != digest:
                 self.problem(f"log row {checkpoint} (seq {seq}): the state it shares is not there")

@@ -6,7 +6,9 @@ number of rows and the size of their states.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+import json
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -14,11 +16,12 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, Text, select, tuple_, union
 from sqlalchemy import cast as sql_cast
 
-from cuo_checkpoint import digests, run_queries
-from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, RunIndex, Tombstone
+from cuo_checkpoint import chain, digests, run_queries
+from cuo_checkpoint.cuts import RETENTION_RUN, Cuts
+from cuo_checkpoint.models import AuditRow, Hold, LogRow, PendingWriteRow, RunIndex, Tombstone
 from cuo_checkpoint.run_check import RunChecker, RunVerification
 
-__all__ = ["RunVerification", "all_runs", "verify_run"]
+__all__ = ["RunVerification", "all_runs", "cuts_of", "verify_run"]
 
 _FETCH: Final = 50
 """Rows per fetch: 50 states of 190 kB are 10 MB, of the cap's 5 MB a quarter of a gigabyte."""
@@ -36,15 +39,19 @@ def verify_run(
     run_id: uuid.UUID,
     index: Row[Any] | None,
     settled_before: dt.datetime | None = None,
+    cuts: Cuts | None = None,
 ) -> RunVerification | None:
     """Recomputes one run within the caller's snapshot; None when no row speaks of it.
 
     Without an index row every month is searched, since nothing says where the run lies. Rows
     older than `settled_before` are counted by table, for comparison with the tables themselves.
+    `cuts` are the tenant's, if the caller has read them already.
     """
     span = None if index is None else run_queries.span(index)
     few = index is not None and index.log_rows <= _FEW
-    checker = RunChecker(tenant_id, run_id, settled_before)
+    if cuts is None:
+        cuts = cuts_of(conn, tenant_id)
+    checker = RunChecker(tenant_id, run_id, settled_before, cuts)
     chain = _between(_chain(tenant_id, run_id), AuditRow.created_at, span)
     checker.chain(_rows(conn, chain, few))
     for row in _rows(conn, _between(_log(tenant_id, run_id), LogRow.created_at, span), few):
@@ -60,8 +67,33 @@ def verify_run(
             checker.write_row(row)
     for row in _rows(conn, _tombstones(tenant_id, run_id, checker.threads), few):
         checker.tombstone_row(row)
+    if run_id == RETENTION_RUN:
+        holds = select(Hold.__table__).where(Hold.tenant_id == tenant_id)
+        for row in _rows(conn, holds, few):
+            checker.hold_row(row)
     checker.index(None if index is None else index._asdict())
     return checker.result()
+
+
+def cuts_of(conn: Connection, tenant_id: uuid.UUID) -> Cuts:
+    """What the tenant's chain says of dropped months; nothing where none was dropped.
+
+    A row whose digest does not follow from its bytes is passed over: what it would excuse is then
+    reported as missing, and itself when its own chain is verified.
+    """
+    cuts = Cuts()
+    index = select(RunIndex.__table__).where(
+        RunIndex.tenant_id == tenant_id, RunIndex.run_id == RETENTION_RUN
+    )
+    own = conn.execute(index).one_or_none()
+    if own is None:
+        return cuts
+    rows = _chain(tenant_id, RETENTION_RUN).where(AuditRow.kind == "month_dropped")
+    for row in conn.execute(_between(rows, AuditRow.created_at, run_queries.span(own))):
+        if chain.link(row.prev_sha256, row.row_bytes) == row.row_sha256:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                cuts.add(json.dumps(json.loads(row.row_bytes)["body"]))
+    return cuts
 
 
 def all_runs(

@@ -5,7 +5,7 @@ write, and a copy that was changed shows against it. Leaves stand here so that s
 sealed rows again and proofs can be made.
 
 Revision ID: 0004
-Revises: 0002
+Revises: 0003
 """
 
 import re
@@ -13,7 +13,7 @@ import re
 from alembic import context, op
 
 revision = "0004"
-down_revision = "0002"
+down_revision = "0003"
 branch_labels = None
 depends_on = None
 
