@@ -312,9 +312,7 @@ class AsyncDriver:
             while True:
                 if isinstance(call, Wait):
                     if call.futures:
-                        await asyncio.wait(
-                            [asyncio.wrap_future(f) for f in call.futures], timeout=call.seconds
-                        )
+                        await asyncio.wait(map(_followed, call.futures), timeout=call.seconds)
                     else:
                         await asyncio.sleep(call.seconds)
                     call = plan.send([])
@@ -371,6 +369,13 @@ class AsyncDriver:
         opening = self._pools.pop(asyncio.get_running_loop(), None)
         if opening is not None:
             await (await opening).close()
+
+
+def _followed(future: Future[None]) -> asyncio.Future[None]:
+    """Only for waiting: whoever set an error there raises it, so here it counts as seen."""
+    mine = asyncio.wrap_future(future)
+    mine.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return mine
 
 
 def _final(error: Exception) -> errors.CheckpointError:

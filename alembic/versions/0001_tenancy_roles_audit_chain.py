@@ -279,8 +279,9 @@ BEGIN
 END
 $fn$;
 
--- The RFC 8785 text of a document, as far as audit bodies need it: keys beyond the Basic Multilingual
--- Plane, which it orders by UTF-16, make it null: not canonical here.
+-- The RFC 8785 text of a document, as far as audit bodies need it. Null, so not canonical here, are keys
+-- beyond the Basic Multilingual Plane, which it orders by UTF-16, and numbers from 2^53 on, of which
+-- PostgreSQL may print a digit more than the shortest form has.
 CREATE OR REPLACE FUNCTION cuo_canonical(p_value jsonb) RETURNS text
 LANGUAGE plpgsql STABLE
 SET search_path FROM CURRENT
@@ -308,7 +309,9 @@ BEGIN
             v_number := (p_value #>> ARRAY[]::text[])::float8;
             IF v_number = 0 THEN
                 RETURN '0';
-            ELSIF abs(v_number) >= 1e-6 AND abs(v_number) < 1e21 THEN
+            ELSIF abs(v_number) >= 9007199254740992 THEN
+                RETURN NULL;
+            ELSIF abs(v_number) >= 1e-6 THEN
                 RETURN trim_scale(v_number::text::numeric)::text;
             END IF;
             RETURN regexp_replace(v_number::text, 'e([+-])0*', 'e\\1');
