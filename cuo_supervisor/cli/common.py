@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,9 +17,22 @@ import click
 from cuo_supervisor.settings import Settings
 
 __all__ = [
-    "OutputLost", "argument_text", "debug_option", "deliver", "emit_json", "json_option", "mute",
-    "notice_when_slow", "place_of", "printable", "remark", "run_uuid", "stdin_text",
+    "OutputLost",
+    "argument_text",
+    "debug_option",
+    "deliver",
+    "emit_json",
+    "hush_loop",
+    "json_option",
+    "mute",
+    "notice_when_slow",
+    "place_of",
+    "printable",
+    "remark",
+    "run_uuid",
+    "stdin_text",
     "telemetry_sent",
+    "waiting_text",
 ]  # fmt: skip
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -119,9 +133,26 @@ def place_of(settings: Settings) -> Iterator[Any]:
     from cuo_supervisor.compose import open_place
 
     with contextlib.ExitStack() as stack:
-        with notice_when_slow("starting the local database ..."):
+        with notice_when_slow(waiting_text(settings)):
             place = stack.enter_context(open_place(settings))
         yield place
+
+
+def waiting_text(settings: Settings) -> str:
+    """What a command says when the log's place takes a while to open."""
+    if settings.mode == "local":
+        return "starting the local database ..."
+    return "waiting for the database ..."
+
+
+def hush_loop() -> None:
+    """Keeps the running loop from printing tracebacks of side tasks; --debug lets it.
+
+    When a step cannot be stored, LangGraph leaves the failures of its parallel writes unread. The
+    one that matters was raised, and ends the command with a sentence.
+    """
+    if "--debug" not in sys.argv:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
 
 def stdin_text(limit: int) -> str:

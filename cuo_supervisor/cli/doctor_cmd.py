@@ -16,6 +16,7 @@ from cuo_supervisor.cli.common import (
     json_option,
     notice_when_slow,
     printable,
+    waiting_text,
 )
 from cuo_supervisor.cli.exits import STORE, USAGE
 from cuo_supervisor.errors import SupervisorError
@@ -67,7 +68,7 @@ def _store(settings: Settings) -> list[Check]:
     from cuo_supervisor.compose import open_place
 
     with (
-        notice_when_slow("starting the local database ..."),
+        notice_when_slow(waiting_text(settings)),
         open_place(settings, check=False) as place,
     ):
         found = readiness.check(place.conninfo, schema=place.schema)

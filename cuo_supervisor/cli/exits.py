@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import traceback
 import uuid
@@ -45,7 +46,9 @@ def run_main(command: click.Command, program: str) -> int:
     arguments = sys.argv[1:]
     as_json, debug = "--json" in arguments, "--debug" in arguments
     try:
-        result = command.main(args=arguments, prog_name=program, standalone_mode=False)
+        # https://no-color.org: set and not empty means no colours, whatever the value.
+        color = False if os.environ.get("NO_COLOR") else None
+        result = command.main(args=arguments, prog_name=program, standalone_mode=False, color=color)
         return result if isinstance(result, int) else 0
     except click.exceptions.Exit as asked:
         return int(asked.exit_code)
@@ -60,8 +63,8 @@ def run_main(command: click.Command, program: str) -> int:
     except (click.Abort, KeyboardInterrupt):
         return report(
             "interrupted",
-            "interrupted; what was recorded stays: cyberos-cuo runs list --state open names a run "
-            "left open, cyberos-cuo supervisor continue finishes it",
+            "interrupted; what was recorded stays: cyberos-cuo runs list names the run, and "
+            "cyberos-cuo supervisor continue finishes it",
             INTERRUPTED,
             as_json,
         )
