@@ -2,7 +2,8 @@
 
 Results go to stdout, remarks to stderr. What a command needs is imported when it runs, so that
 `--help` is quick. Exit codes: 0 done, 64 usage or settings, 65 the log does not verify or holds no
-such run, 69 store unreachable or not migrated, 70 a bug, 77 permission, 130 interrupted.
+such run, 69 store unreachable or not migrated, 70 a bug, 75 the log was in use, 77 permission, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import click
+
+from cuo_checkpoint import evidence_cli, retention_cli
 
 if TYPE_CHECKING:
     from cuo_checkpoint.archive import VerifyReport
@@ -28,6 +32,7 @@ USAGE: Final = 64
 DATA: Final = 65
 UNAVAILABLE: Final = 69
 BUG: Final = 70
+BUSY: Final = 75
 PERMISSION: Final = 77
 INTERRUPTED: Final = 130
 
@@ -151,16 +156,24 @@ def status(local: bool, as_json: bool) -> None:
 @click.option("--run", "run", metavar="RUN", help="One run, by UUID or ULID.")
 @click.option("--tenant", metavar="UUID", help="The tenant of the run, or all runs of this tenant.")
 @click.option("--all", "everything", is_flag=True, help="Every tenant; needs the auditor role.")
+@evidence_cli.head_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
 def verify(
-    local: bool, run: str | None, tenant: str | None, everything: bool, as_json: bool
+    local: bool,
+    run: str | None,
+    tenant: str | None,
+    everything: bool,
+    as_json: bool,
+    heads: Path | None,
+    key_file: Path | None,
+    kept: tuple[Path, ...],
 ) -> int:
     """Recompute chains and digests and compare them with what is stored.
 
     Ends with 0 when everything agrees and with 65 when anything does not, naming the first bad
-    row of each run. A tail cut from rows, chain and index together shows only against a head
-    kept elsewhere.
+    row of each run. A tail cut from rows, chain and index together shows only against exported
+    heads, which are compared too when their folder is named.
     """
     from cuo_checkpoint import archive, ids
 
@@ -188,11 +201,20 @@ def verify(
             run_id=run_id,
             progress=_progress(),
         )
+        checks = evidence_cli.check_heads(
+            target,
+            None if tenant_id is None else [tenant_id],
+            heads=heads,
+            key_file=key_file,
+            kept=kept,
+        )
     if as_json:
-        _json(report.to_json())
+        told = None if checks is None else [check.to_json() for check in checks]
+        _json({**report.to_json(), "heads": told})
     else:
         _show(report)
-    return 0 if report.ok else DATA
+        evidence_cli.show_checks(checks)
+    return 0 if report.ok and all(check.ok for check in checks or ()) else DATA
 
 
 def _show(report: VerifyReport) -> None:
@@ -252,12 +274,23 @@ def _failed(error: Exception, *, debug: bool) -> int:
     if isinstance(error, Refused):
         _say(str(error))
         return error.code
-    usage = (errors.SettingInvalid, errors.InvalidIdentifier, errors.TenantRequired)
+    usage = (
+        errors.SettingInvalid,
+        errors.InvalidIdentifier,
+        errors.TenantRequired,
+        errors.KeyUnusable,
+        errors.RetentionRefused,
+    )
     codes: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
         (usage, USAGE),
-        ((errors.RunUnknown, errors.ChainBroken), DATA),
-        ((errors.StoreUnavailable, errors.SchemaNotReady), UNAVAILABLE),
+        ((errors.RunUnknown, errors.ChainBroken, errors.SealRefused), DATA),
+        ((errors.StoreUnavailable, errors.SchemaNotReady, errors.ExportRefused), UNAVAILABLE),
     )
+    if isinstance(error, errors.RetentionFailed):
+        _say(str(error))
+        if _was_refused(error):
+            return PERMISSION
+        return BUSY if error.busy else UNAVAILABLE
     for kinds, code in codes:
         if isinstance(error, kinds):
             _say(str(error))
@@ -323,6 +356,10 @@ def _size(count: float) -> str:
 
 def _say(sentence: str) -> None:
     click.echo(sentence, err=True)
+
+
+evidence_cli.add_to(cli, lambda local, role: _target(local, role))
+retention_cli.add_to(cli, lambda local, role: _target(local, role))
 
 
 def run() -> NoReturn:

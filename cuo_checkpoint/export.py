@@ -112,7 +112,7 @@ def export_bundle(
     report = BundleReport(out)
     with _draft(out) as draft, reading(engine, tenant_id) as conn:
         places = export_rows.places_of(conn, tenant_id, run_id=run_id, month=month)
-        if not places and run_id is not None:
+        if run_id is not None and run_id not in {place.run_id for place in places}:
             raise RunUnknown(f"there is no run {run_id} in this tenant")
         scope = {"run": str(run_id)} if month is None else {"month": str(month)}
         page = Page(tenant_id, scope)

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import Connection, Text, func, literal, select, union
 from sqlalchemy import cast as sql_cast
 
-from cuo_checkpoint import digests
+from cuo_checkpoint import bundle_verify, digests
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import CheckpointError
 from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, RunIndex, Tombstone
@@ -28,6 +28,7 @@ from cuo_checkpoint.serde import text_to_tree
 __all__ = ["RunPlace", "audit_lines", "log_lines", "places_of", "tombstone_lines", "write_lines"]
 
 _FETCH: Final = 50
+_RETENTION: Final = uuid.UUID(bundle_verify.RETENTION)
 _RUNS: Final = 1000
 
 
@@ -48,7 +49,8 @@ def places_of(
     """The run named, or every run with a row in the month, by id.
 
     A run is exported whole, whatever months it crosses, so its chain can be followed from its
-    first row.
+    first row. Before all others stands the chain of retention, where there is one: it says which
+    rows of which runs were dropped lawfully.
     """
     if month is None:
         runs = [run_id] if run_id is not None else []
@@ -63,7 +65,8 @@ def places_of(
         ]
         runs = sorted(conn.execute(union(*queries)).scalars())
     found: dict[uuid.UUID, RunPlace] = {}
-    for start in range(0, len(runs), _RUNS):
+    indexed = [_RETENTION, *runs] if runs else []
+    for start in range(0, len(indexed), _RUNS):
         query = select(
             RunIndex.run_id,
             RunIndex.thread_id,
@@ -71,7 +74,9 @@ def places_of(
             RunIndex.outcome,
             RunIndex.first_at,
             RunIndex.newest_at,
-        ).where(RunIndex.tenant_id == tenant_id, RunIndex.run_id.in_(runs[start : start + _RUNS]))
+        ).where(
+            RunIndex.tenant_id == tenant_id, RunIndex.run_id.in_(indexed[start : start + _RUNS])
+        )
         for row in conn.execute(query):
             found[row.run_id] = RunPlace(*row)
     for run in runs:
@@ -79,7 +84,7 @@ def places_of(
             lost = _lost(conn, tenant_id, run)
             if lost is not None:
                 found[run] = lost
-    return [found[run] for run in sorted(found)]
+    return [found[run] for run in sorted(found, key=lambda run: (run != _RETENTION, run))]
 
 
 def audit_lines(

@@ -25,12 +25,12 @@ from cuo_checkpoint.head_files import HeadFolder
 from cuo_checkpoint.leaves import Leaf, Loss, losses_of, origin_of
 from cuo_checkpoint.merkle import CompactRange
 from cuo_checkpoint.models import AuditRow
-from cuo_checkpoint.notes import Checkpoint, PublicKey, verified
+from cuo_checkpoint.notes import Checkpoint, PublicKey, SignedNote, verified
 from cuo_checkpoint.partitions import FLOOR_MONTHS, Month
 from cuo_checkpoint.seal_findings import Finding, FindingKind, SealCheck
 from cuo_checkpoint.sessions import open_engine, reading
 
-__all__ = ["Finding", "FindingKind", "SealCheck", "check_tenant", "losses"]
+__all__ = ["Finding", "FindingKind", "SealCheck", "check_tenant", "losses", "tenants_with_runs"]
 
 _BATCH: Final = 500
 _AUDIT: Final = "cuo_memory_audit"
@@ -44,6 +44,7 @@ class _Heads:
     by_number: dict[int, Checkpoint] = field(default_factory=dict)
     roots: dict[int, bytes] = field(default_factory=dict)
     size: int = 0
+    vouched: int = 0
     at_month: Counter[Month] = field(default_factory=Counter)
     suspects: dict[uuid.UUID, list[Leaf]] = field(default_factory=dict)
     declared: dict[uuid.UUID, tuple[Loss, str]] = field(default_factory=dict)
@@ -82,6 +83,16 @@ def check_tenant(
     finally:
         engine.dispose()
     return check
+
+
+def tenants_with_runs(url: str, *, schema: str = "public") -> list[uuid.UUID]:
+    """Every tenant that has runs, as far as the connected role sees them."""
+    engine = open_engine(url, schema=schema, connections=1)
+    try:
+        with reading(engine, None) as conn:
+            return list(conn.execute(seal_queries.tenants()).scalars())
+    finally:
+        engine.dispose()
 
 
 def losses(conn: Connection, tenant_id: uuid.UUID, leaves: Iterator[Leaf]) -> list[Loss]:
@@ -134,22 +145,24 @@ def _exported(
     found = _Heads()
     tree = CompactRange()
     numbers = folder.numbers(check.tenant_id)
-    expected = 1
-    total = 0
+    expected, total = 1, 0
+    strangers: dict[int, Finding] = {}
     for number in numbers:
-        head = _believed(
-            check, f"exported head {number}", folder.note(check.tenant_id, number), keys
-        )
+        data = folder.note(check.tenant_id, number)
+        head = _believed(check, f"exported head {number}", data, keys)
         if head is not None:
             found.by_number[number] = head
             total = max(total, head.size)
+        elif check.findings[-1].kind is FindingKind.WRONG_KEY:
+            # Perhaps an older key, now retired or distrusted: judged when all leaves are read.
+            strangers[number] = check.findings.pop()
     for number in numbers:
         if number != expected:
             check.add(
                 FindingKind.LEAVES_CHANGED,
                 f"exported head {expected} is missing; what follows it cannot be placed",
             )
-            return found
+            break
         expected += 1
         try:
             batches = _batches(_leaves(folder, check.tenant_id, number))
@@ -168,22 +181,44 @@ def _exported(
                 progress(tree.size, total)
         except (ExportRefused, ValueError) as error:
             check.add(FindingKind.LEAVES_CHANGED, f"leaves of exported head {number}: {error}")
-            return found
+            break
+        found.roots[tree.size] = tree.root()
         head = found.by_number.get(number)
         if head is None:
             continue
         check.heads += 1
-        found.roots[tree.size] = tree.root()
         if (head.size, head.root) != (tree.size, tree.root()):
             check.add(
                 FindingKind.LEAVES_CHANGED,
                 f"exported head {number} signs another tree of {head.size} leaves than the exported "
                 f"leaves give at {tree.size}",
             )
+        else:
+            found.vouched = number
         found.size = tree.size
+    _judge_strangers(check, found, folder, strangers)
     if not numbers:
         check.add(FindingKind.NOTHING_SEALED, "no head was exported; everything could be rewritten")
     return found
+
+
+def _judge_strangers(
+    check: SealCheck, found: _Heads, folder: HeadFolder, strangers: dict[int, Finding]
+) -> None:
+    """Heads that no trusted key signed: sound when a later, trusted head covers the same leaves."""
+    covered = []
+    for number, finding in strangers.items():
+        head = Checkpoint.parse(SignedNote.parse(folder.note(check.tenant_id, number)).text)
+        if number < found.vouched and found.roots.get(head.size) == head.root:
+            covered.append(number)
+        else:
+            check.findings.append(finding)
+    if covered:
+        check.add(
+            FindingKind.VOUCHED_LATER,
+            f"{len(covered)} exported heads up to {covered[-1]} are signed by keys you do not trust; "
+            f"head {found.vouched}, which you do, covers the same leaves",
+        )
 
 
 def _leaves(folder: HeadFolder, tenant_id: uuid.UUID, number: int) -> Iterator[Leaf]:

@@ -14,7 +14,8 @@ __all__ = ["Finding", "FindingKind", "SealCheck"]
 class FindingKind(StrEnum):
     """What can be wrong between a database and its exported heads; a closed set.
 
-    The last two are not wrong: the holder of the seal key, or the chain of retention, has said so.
+    The last three are not wrong: a later head, the holder of the seal key, or the chain of
+    retention accounts for them.
     """
 
     FORGED_NOTE = "forged_note"
@@ -32,11 +33,14 @@ class FindingKind(StrEnum):
     MISSING_ROW = "missing_row"
     REWRITTEN_RUN = "rewritten_run"
     NOTHING_SEALED = "nothing_sealed"
+    VOUCHED_LATER = "vouched_later"
     DECLARED_LOSS = "declared_loss"
     DROPPED_MONTH = "dropped_month"
 
 
-_SOUND: Final = frozenset({FindingKind.DECLARED_LOSS, FindingKind.DROPPED_MONTH})
+_SOUND: Final = frozenset(
+    {FindingKind.VOUCHED_LATER, FindingKind.DECLARED_LOSS, FindingKind.DROPPED_MONTH}
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import click
 
 from cuo_supervisor.cli.common import debug_option, emit_json, json_option, place_of, run_uuid
 from cuo_supervisor.cli.exits import DATA
+from cuo_supervisor.cli.export_cmd import export_run
 from cuo_supervisor.cli.import_cmd import import_langgraph
 from cuo_supervisor.cli.run_text import run_table, run_tree, verification_text
 from cuo_supervisor.errors import DataError, UsageError
@@ -24,6 +25,7 @@ Examples:
   cyberos-cuo runs show 01M8PZMV75EB6AHSM2Y2NT99T7
   cyberos-cuo runs show RUN --json | jq '.events[].kind'
   cyberos-cuo runs verify RUN
+  cyberos-cuo runs export RUN --out evidence
 """
 
 
@@ -133,6 +135,7 @@ def verify(run: str, as_json: bool) -> int:
     return 0 if verified.ok else DATA
 
 
+runs.add_command(export_run)
 runs.add_command(import_langgraph)
 
 

@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 
 from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, archive, chain, digests, keys
 from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.errors import SealRefused
 from cuo_checkpoint.head_files import HeadFolder
 from cuo_checkpoint.keys import KeyRing
 from cuo_checkpoint.leaves import origin_of
@@ -75,16 +76,18 @@ class Log:
         conn.execute("SET session_replication_role = replica")
         return conn
 
-    def found(self, heads: Any = ()) -> tuple[list[str], list[tuple[FindingKind, str]]]:
+    def found(
+        self, heads: Any = (), keys: Any = RING.believed
+    ) -> tuple[list[str], list[tuple[FindingKind, str]]]:
         """What the chains' verifier says, and what the seals' says."""
         report = archive.verify(self.auditor, tenant_id=self.tenant)
         said = [problem for verdict in report.broken for problem in verdict.problems]
-        check = check_tenant(
-            self.auditor, self.tenant, keys=RING.believed, folder=self.folder, heads=heads
-        )
+        check = check_tenant(self.auditor, self.tenant, keys=keys, folder=self.folder, heads=heads)
         json.dumps(check.to_json())
         assert check.ok == all(
-            f.kind in (FindingKind.DECLARED_LOSS, FindingKind.DROPPED_MONTH) for f in check.findings
+            f.kind
+            in (FindingKind.DECLARED_LOSS, FindingKind.DROPPED_MONTH, FindingKind.VOUCHED_LATER)
+            for f in check.findings
         )
         return said + report.strays, [(f.kind, f.text) for f in check.findings]
 
@@ -373,14 +376,31 @@ def test_a_forged_note(log: Log) -> None:
 def test_the_wrong_key(log: Log) -> None:
     """A rewritten tree can be signed by whoever rewrote it, but not by a key that is trusted."""
     place = log.folder.folder / str(log.tenant)
-    leaves = (place / "00000001.leaves").read_bytes().splitlines()
-    tree = Tree(map(leaf_hash, leaves))
-    head = Checkpoint(origin_of(log.tenant), tree.size, tree.root())
+    rewritten = [leaf_hash(bytes([i])) for i in range(4)]
     thief = keys.generate("test")
-    (place / "00000001.note").write_bytes(head.signed([thief]).to_bytes())
+    head = Checkpoint(origin_of(log.tenant), 4, Tree(rewritten).root())
+    good = (place / "00000002.note").read_bytes()
+    (place / "00000002.note").write_bytes(head.signed([thief]).to_bytes())
     found = log.found()[1]
     assert FindingKind.WRONG_KEY in kinds(found)
     assert any("no trusted key signed the note; it is signed by" in text for _, text in found)
+    # Under an earlier number too: a later head does not vouch for another tree.
+    (place / "00000002.note").write_bytes(good)
+    head = Checkpoint(origin_of(log.tenant), 3, Tree(rewritten[:3]).root())
+    (place / "00000001.note").write_bytes(head.signed([thief]).to_bytes())
+    assert FindingKind.WRONG_KEY in kinds(log.found()[1])
+
+
+def test_a_distrusted_key(log: Log) -> None:
+    """Once its successor has signed, a stolen key's heads are vouched for; before, they are not."""
+    fresh = keys.generate("fresh")
+    alone = RING.with_new(fresh).distrusted(RING.signing[0].public.id)
+    with pytest.raises(SealRefused, match="no trusted key"):
+        log.seal(alone)
+    assert FindingKind.WRONG_KEY in kinds(log.found(keys=alone.believed)[1])
+    log.seal(RING.with_new(fresh))
+    log.seal(alone)
+    assert kinds(log.found(keys=alone.believed)[1]) == [FindingKind.VOUCHED_LATER]
 
 
 def test_another_tenants_head(log: Log) -> None:

@@ -1,0 +1,346 @@
+"""`cuo-archive seal`, `export` and `keys`, and the heads' part of `verify`.
+
+Each command is added to the command line by `add_to`, which is handed how a database is opened.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from cuo_checkpoint.head_files import HeadFolder
+    from cuo_checkpoint.keys import KeyRing
+    from cuo_checkpoint.notes import PublicKey
+    from cuo_checkpoint.seal import SealReport
+    from cuo_checkpoint.seal_findings import SealCheck
+
+__all__ = ["add_to", "check_heads", "head_options", "show_checks"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Opener = Callable[[bool, str], AbstractContextManager[Any]]
+
+_DATA: Final = 65
+_SHOWN: Final = 20
+_FILE: Final = click.Path(path_type=Path)
+_AT_HAND: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
+
+
+def add_to(cli: click.Group, open_target: Opener) -> None:
+    """Adds the commands to `cli`; `open_target(local, role)` opens the database they work on."""
+
+    @cli.command()
+    @click.option("--tenant", metavar="UUID", help="Seal this tenant.")
+    @click.option("--all", "everything", is_flag=True, help="Seal every tenant.")
+    @click.option(
+        "--declare-restore",
+        metavar="REASON",
+        help="After a restore: state in the tree what it lost, and go on. Names nobody.",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.pass_obj
+    def seal(
+        local: bool,
+        tenant: str | None,
+        everything: bool,
+        declare_restore: str | None,
+        as_json: bool,
+    ) -> int:
+        """Sign the heads of all chains that advanced and export them.
+
+        Needs CUO_SEAL_KEY (the key file's path) and CUO_EXPORT_DIR (a folder that the database's
+        owner cannot write). For cron, every few minutes; safe to repeat, to run at once and to
+        kill. Ends with 65 when a chain no longer extends what was sealed; the others are sealed.
+        """
+        from cuo_checkpoint import ids
+        from cuo_checkpoint.seal import Sealer
+        from cuo_checkpoint.seal_restore import declare_restore as declare
+
+        if everything == (tenant is not None) or (everything and declare_restore is not None):
+            raise click.UsageError("Say what to seal: --tenant UUID, or --all.")
+        ring, folder = _ring(), _folder(None)
+        with (
+            open_target(local, "auditor") as target,
+            Sealer(target.dsn, ring=ring, folder=folder, schema=target.schema) as sealer,
+        ):
+            if tenant is not None and declare_restore is not None:
+                report, lost = declare(sealer, ids.tenant_of(tenant), declare_restore)
+                for loss in lost:
+                    end = f"ends at {loss.found_seq}" if loss.found_seq else "is gone"
+                    _say(f"run {loss.run_id}: sealed up to row {loss.sealed_seq}, now {end}")
+                reports = [report]
+            else:
+                wanted = sealer.tenants() if tenant is None else [ids.tenant_of(tenant)]
+                reports = [_sealed(sealer, one) for one in wanted]
+        if as_json:
+            _json([report.to_json() for report in reports])
+        else:
+            for report in reports:
+                click.echo(
+                    f"{report.tenant_id}  {report.leaves} heads sealed, {report.size} leaves, "
+                    f"{len(report.exported)} exported"
+                )
+        for report in reports:
+            for problem in report.problems:
+                _say(f"{report.tenant_id}: {problem}")
+        return 0 if all(report.ok for report in reports) else _DATA
+
+    @cli.command()
+    @click.option("--month", metavar="YYYY-MM", help="Every run with a row in this month.")
+    @click.option("--run", "run", metavar="RUN", help="One run, by UUID or ULID.")
+    @click.option("--tenant", metavar="UUID", required=True, help="Whose.")
+    @click.option("--out", type=_FILE, required=True, help="A new folder.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.pass_obj
+    def export(
+        local: bool, month: str | None, run: str | None, tenant: str, out: Path, as_json: bool
+    ) -> None:
+        """Write a month or a run as files that prove themselves: python3 OUT/verify.py OUT.
+
+        States are exported as stored, personal data included.
+        """
+        from cuo_checkpoint import ids
+        from cuo_checkpoint.export import export_month, export_run
+
+        if (month is None) == (run is None):
+            raise click.UsageError("Say what to export: --month YYYY-MM, or --run RUN.")
+        if out.exists():
+            raise click.UsageError(f"{out} exists; name a new folder.")
+        tenant_id = ids.tenant_of(tenant)
+        with open_target(local, "auditor") as target:
+            if run is not None:
+                run_id = ids.run_id_from_ulid(run)
+                report = export_run(target.dsn, tenant_id, run_id, out, schema=target.schema)
+            else:
+                wanted = _month(month or "")
+                report = export_month(target.dsn, tenant_id, wanted, out, schema=target.schema)
+        if as_json:
+            _json(report.to_json())
+        else:
+            click.echo(f"{report.folder}: {report.runs} runs, {report.size} bytes")
+        if report.unsealed_runs:
+            _say(f"{report.unsealed_runs} runs are not sealed yet; seal, and export again.")
+
+    @cli.group()
+    def keys() -> None:
+        """Make, rotate and retire the keys that sign heads. See docs/evidence.md."""
+
+    keys.add_command(_new)
+    keys.add_command(_rotate)
+    keys.add_command(_retire)
+    keys.add_command(_distrust)
+    keys.add_command(_public)
+
+
+def head_options(command: F) -> F:
+    """The options of `verify` that name exported heads."""
+    for option in (
+        click.option(
+            "--head",
+            "kept",
+            multiple=True,
+            type=_AT_HAND,
+            help="A signed head you kept: the export must agree with it. Repeatable.",
+        ),
+        click.option(
+            "--keys",
+            "key_file",
+            type=_AT_HAND,
+            help="File of public seal keys; by default those of CUO_SEAL_KEY.",
+        ),
+        click.option(
+            "--heads", type=_FILE, help="Folder of exported heads; by default CUO_EXPORT_DIR."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def check_heads(
+    target: Any,
+    tenants: list[uuid.UUID] | None,
+    *,
+    heads: Path | None,
+    key_file: Path | None,
+    kept: tuple[Path, ...],
+) -> list[SealCheck] | None:
+    """Holds the database against its exported heads; None when no folder of heads is named.
+
+    `tenants` None means every tenant that has runs or heads.
+    """
+    from cuo_checkpoint.seal_check import check_tenant, tenants_with_runs
+
+    settings = _settings()
+    if heads is None and settings.export_dir is None:
+        if key_file or kept:
+            raise click.UsageError("Name the folder of exported heads: --heads or CUO_EXPORT_DIR.")
+        return None
+    folder = _folder(heads)
+    believed = _believed(key_file)
+    if tenants is None:
+        with_runs = tenants_with_runs(target.dsn, schema=target.schema)
+        tenants = sorted({*with_runs, *folder.tenants()})
+    given = [(str(path), path.read_bytes()) for path in kept]
+    return [
+        check_tenant(
+            target.dsn, tenant, keys=believed, folder=folder, schema=target.schema, heads=given
+        )
+        for tenant in tenants
+    ]
+
+
+def show_checks(checks: list[SealCheck] | None) -> None:
+    """Says what the heads showed, or that there were none to look at."""
+    if checks is None:
+        _say(
+            "Not compared with exported heads (CUO_EXPORT_DIR): a cut tail, a rewritten chain or a "
+            "missing run does not show without them."
+        )
+        return
+    for check in checks:
+        click.echo(
+            f"tenant {check.tenant_id}: {check.heads} signed heads over {check.leaves} leaves; "
+            f"{check.unsealed} chain rows of {check.unsealed_runs} runs are newer than the seals"
+        )
+        for finding in check.findings[:_SHOWN]:
+            click.echo(f"  {finding.kind}: {finding.text}")
+        if len(check.findings) > _SHOWN:
+            click.echo(f"  and {len(check.findings) - _SHOWN} more; see --json")
+
+
+def _sealed(sealer: Any, tenant_id: uuid.UUID) -> SealReport:
+    """One tenant's report; one that may not be signed does not stop the others."""
+    from cuo_checkpoint.errors import SealRefused
+    from cuo_checkpoint.seal import SealReport
+
+    try:
+        report: SealReport = sealer.seal(tenant_id)
+    except SealRefused as error:
+        report = SealReport(tenant_id, problems=[str(error)])
+    return report
+
+
+@click.command("new")
+@click.argument("file", type=_FILE)
+@click.option("--name", required=True, help="What to call the key, such as acme-2026.")
+def _new(file: Path, name: str) -> None:
+    """Make a key file with one key."""
+    from cuo_checkpoint import keys
+
+    key = keys.generate(name)
+    keys.write_new(file, keys.KeyRing((key,)))
+    click.echo(str(key.public))
+    _say(f"Back {file} up offline, and give the line above to whoever verifies.")
+
+
+@click.command("rotate")
+@click.argument("file", type=_FILE)
+@click.option("--name", required=True, help="What to call the new key.")
+@click.option("--out", type=_FILE, help="Where to put the old key's note about the new one.")
+def _rotate(file: Path, name: str, out: Path | None) -> None:
+    """Add a key. All keys in the file sign from now on; retire the old one when all know the new."""
+    from cuo_checkpoint import keys
+
+    ring = keys.load(str(file.absolute()))
+    new = keys.generate(name)
+    note = keys.endorsement(ring.signing[0], new.public)
+    keys.write_over(file, ring.with_new(new))
+    if out is None:
+        click.echo(note.decode(), nl=False)
+    else:
+        out.write_bytes(note)
+    click.echo(str(new.public))
+    _say("Give both to whoever verifies. Then: cuo-archive keys retire FILE OLD-ID")
+
+
+@click.command("retire")
+@click.argument("file", type=_FILE)
+@click.argument("key_id")
+def _retire(file: Path, key_id: str) -> None:
+    """Drop a key's secret; what it signed is still believed. For a key replaced or lost."""
+    from cuo_checkpoint import keys
+
+    keys.write_over(file, keys.load(str(file.absolute())).retired(key_id))
+    _say(f"Key {key_id} signs no more. Destroy its backups.")
+
+
+@click.command("distrust")
+@click.argument("file", type=_FILE)
+@click.argument("key_id")
+def _distrust(file: Path, key_id: str) -> None:
+    """Drop a key altogether: what it alone signed is believed no more. For a key that was stolen."""
+    from cuo_checkpoint import keys
+
+    keys.write_over(file, keys.load(str(file.absolute())).distrusted(key_id))
+    _say(f"Key {key_id} is distrusted here. Tell whoever verifies to remove it too.")
+
+
+@click.command("public")
+@click.argument("file", type=_FILE)
+@click.option("--tenant", metavar="UUID", help="Spell them for tools that know one log at a time.")
+def _public(file: Path, tenant: str | None) -> None:
+    """Print the public keys, for whoever verifies."""
+    from cuo_checkpoint import ids, keys
+    from cuo_checkpoint.leaves import origin_of
+
+    for key in keys.load(str(file.absolute())).believed:
+        click.echo(str(key if tenant is None else key.named(origin_of(ids.tenant_of(tenant)))))
+
+
+def _settings() -> Any:
+    from cuo_checkpoint.settings import StoreSettings
+
+    return StoreSettings.load()
+
+
+def _ring() -> KeyRing:
+    from cuo_checkpoint import keys
+
+    secret = _settings().seal_key
+    if secret is None:
+        raise click.UsageError("CUO_SEAL_KEY is not set: the seal key file's absolute path.")
+    return keys.load(secret.get_secret_value())
+
+
+def _believed(key_file: Path | None) -> tuple[PublicKey, ...]:
+    from cuo_checkpoint import keys
+
+    if key_file is not None:
+        return keys.load_public(key_file)
+    if _settings().seal_key is None:
+        raise click.UsageError("Name the keys to believe: --keys FILE, or CUO_SEAL_KEY.")
+    return _ring().believed
+
+
+def _folder(given: Path | None) -> HeadFolder:
+    from cuo_checkpoint.head_files import HeadFolder
+
+    folder = given or _settings().export_dir
+    if folder is None:
+        raise click.UsageError(
+            "CUO_EXPORT_DIR is not set: where signed heads go, out of the database owner's reach."
+        )
+    return HeadFolder(folder)
+
+
+def _month(text: str) -> Any:
+    from cuo_checkpoint.partitions import Month
+
+    year, _, number = text.partition("-")
+    if len(text) != 7 or not (year + number).isdecimal() or not 1 <= int(number) <= 12:
+        raise click.UsageError("A month is written YYYY-MM.")
+    return Month(int(year), int(number))
+
+
+def _json(value: Any) -> None:
+    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _say(sentence: str) -> None:
+    click.echo(sentence, err=True)
