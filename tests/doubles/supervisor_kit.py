@@ -34,6 +34,7 @@ from cuo_supervisor.telemetry import Telemetry
 
 __all__ = [
     "AUTO", "CASCADE", "DESTRUCTIVE", "DUNNING", "MATRIX", "CountingRunner", "Points", "Reciter",
+    "Stopwatch",
     "bodies", "clock_with", "identity", "make", "run_of",
 ]  # fmt: skip
 
@@ -175,6 +176,40 @@ def clock_with(run_id: uuid.UUID | None = None, *, ahead_s: float = 0.0) -> Cloc
         new_id=SYSTEM_CLOCK.new_id if run_id is None else lambda: run_id,
         random_bytes=os.urandom,
     )
+
+
+class Stopwatch:
+    """Wall and processor time of many like requests, in milliseconds.
+
+    An absolute limit on wall time says something only where the processors are ours; on a crowded
+    machine the time this process itself computed is held to it instead.
+    """
+
+    def __init__(self) -> None:
+        self.wall: list[float] = []
+        self.computed: list[float] = []
+
+    @contextlib.contextmanager
+    def lap(self) -> Iterator[None]:
+        began, computed = time.perf_counter(), time.process_time()
+        yield
+        self.wall.append((time.perf_counter() - began) * 1000)
+        self.computed.append((time.process_time() - computed) * 1000)
+
+    def told(self) -> str:
+        parts = []
+        for name, spent in (("wall", self.wall), ("computed", self.computed)):
+            parts += [f"{name} p{q} {_quantile(spent, q):.1f} ms" for q in (50, 95)]
+        return ", ".join(parts)
+
+    def holds(self, limit_ms: float) -> bool:
+        """Whether 95 of 100 stayed below the limit."""
+        crowded = os.getloadavg()[0] > (os.cpu_count() or 1)
+        return _quantile(self.computed if crowded else self.wall, 95) < limit_ms
+
+
+def _quantile(spent: list[float], percent: int) -> float:
+    return sorted(spent)[len(spent) * percent // 100 - 1]
 
 
 def run_of(decision: RoutingDecision) -> uuid.UUID:

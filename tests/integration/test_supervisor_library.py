@@ -1,0 +1,183 @@
+"""`run_supervisor` and `Supervisor` for programs that import them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+import supervisor_kit as kit
+
+from cuo_supervisor import run_supervisor, run_supervisor_sync
+from cuo_supervisor.errors import UsageError
+from cuo_supervisor.ports import Clock
+from cuo_supervisor.supervisor import Supervisor
+
+
+@pytest.fixture
+def supervisor(shared_place: Any, tmp_path: Path) -> Supervisor:
+    return kit.make(shared_place.app, ledger=tmp_path / "ledger")
+
+
+@pytest.mark.slow
+@pytest.mark.clause("101-2")
+async def test_two_hundred_requests_at_once_share_a_small_pool(
+    supervisor: Supervisor, lens: Any, tenant_id: str
+) -> None:
+    """Three connections, one loop: every request is decided and recorded once."""
+    who = kit.identity(tenant_id)
+    queries = itertools.cycle([kit.AUTO, "send invoice", "asdfghjkl", kit.CASCADE])
+    async with supervisor:
+        decided = await asyncio.gather(
+            *(
+                run_supervisor(query, identity=who, supervisor=supervisor)
+                for _, query in zip(range(200), queries, strict=False)
+            )
+        )
+    assert len({decision.request_id for decision in decided}) == 200
+    rows = kit.bodies(lens, "cuo.routing_decision")
+    assert {row["request_id"] for row in rows} == {d.request_id for d in decided}
+    assert len(rows) == 200
+    lens.prove()
+
+
+@pytest.mark.slow
+def test_threads_share_a_supervisor(supervisor: Supervisor, lens: Any, tenant_id: str) -> None:
+    """The blocking twin, from several threads, each with a loop of its own; nothing is left open."""
+    who = kit.identity(tenant_id)
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for query in (kit.AUTO, "send invoice"):
+                run_supervisor_sync(query, identity=who, supervisor=supervisor)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert failed == []
+    assert len(kit.bodies(lens, "cuo.routing_decision")) == 8
+
+
+async def test_the_blocking_twin_names_the_other_inside_a_loop(supervisor: Supervisor) -> None:
+    """UsageError at once, instead of a loop that waits for itself."""
+    with pytest.raises(UsageError, match="await run_supervisor"):
+        run_supervisor_sync(kit.AUTO, supervisor=supervisor)
+
+
+async def test_a_verified_identity_cannot_be_overridden(
+    supervisor: Supervisor, tenant_id: str
+) -> None:
+    """Tenant and subject as arguments are for local mode only."""
+    with pytest.raises(UsageError):
+        await run_supervisor(
+            kit.AUTO,
+            identity=kit.identity(tenant_id),
+            tenant_id=str(uuid.uuid4()),
+            supervisor=supervisor,
+        )
+
+
+@pytest.mark.clause("101-3")
+async def test_clock_ids_and_randomness_are_the_callers(
+    shared_place: Any, tenant_id: str, tmp_path: Path
+) -> None:
+    """With all of them fixed two tenants' decisions are equal to the last byte."""
+    run_id = uuid.UUID("01932f3a-5b00-7000-8000-000000000001")
+    clock = Clock(
+        time_ns=lambda: 1_747_920_731_000_000_000,
+        monotonic=lambda: 0.0,
+        new_id=lambda: run_id,
+        random_bytes=lambda n: b"\x01" * n,
+    )
+    told = []
+    for tenant in (tenant_id, str(uuid.uuid4())):
+        made = kit.make(shared_place.app, ledger=tmp_path / "ledger", clock=clock)
+        async with made:
+            decision = await made.route(kit.CASCADE, identity=kit.identity(tenant))
+        told.append(decision.model_dump_json())
+        assert decision.request_id == "01JCQKMPR0E000G00000000001" or len(decision.request_id) == 26
+        assert decision.ts_ns_start == decision.ts_ns_end == 1_747_920_731_000_000_000
+    assert told[0] == told[1]
+
+
+PROGRAM = """
+import asyncio, os, sys
+from cuo_supervisor import run_supervisor, run_supervisor_sync
+first = run_supervisor_sync("send invoice", do_record=False)
+second = run_supervisor_sync("send invoice")
+async def main():
+    return await asyncio.gather(*(
+        run_supervisor(query, tenant_id=os.environ["TENANT"], subject_id="me")
+        for query in ("what should we do about the unpaid Q4 contract", "asdfghjkl", "validate MST 0301479073")
+    ))
+third = asyncio.run(main())
+print(first.path_taken, second.path_taken, *(d.path_taken for d in third),
+      third[0].cascade_outcome)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.clause("101-2", "101-6")
+def test_a_program_needs_one_import_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Local mode, dry run first, both colours, the cascade through a gateway; the server stops."""
+    from loopback_gateway import LoopbackGateway
+
+    home = Path(f"/tmp/cuo-lib-{uuid.uuid4().hex[:8]}")
+    home.mkdir(mode=0o711)
+    with LoopbackGateway() as gateway:
+        ended = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(tmp_path),
+                "CUO_DATA_DIR": str(home),
+                "CYBEROS_AI_GATEWAY_URL": gateway.url,
+                "TENANT": str(uuid.uuid4()),
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=110,
+        )
+    assert ended.stderr == ""
+    assert ended.stdout.split()[:2] == ["ask", "ask"]
+    path, *rest, outcome = ended.stdout.split()[2:]
+    assert outcome == "success", "the library's own supervisor loads its model client"
+    assert path in ("cascade_then_auto", "cascade_then_ask")
+    assert rest == ["defer", "auto"]
+    ends = time.monotonic() + 20
+    while list(home.rglob("postmaster.pid")):
+        assert time.monotonic() < ends, "the local server was left running"
+        time.sleep(0.1)
+
+
+@pytest.mark.slo
+@pytest.mark.slow
+@pytest.mark.clause("101-21")
+async def test_a_recorded_rule_path_takes_less_than_50_ms(
+    supervisor: Supervisor, tenant_id: str, record_property: Any
+) -> None:
+    """With the log on, nothing invoked; median and 95th of 200 are reported."""
+    watch = kit.Stopwatch()
+    async with supervisor:
+        for _ in range(200):
+            with watch.lap():
+                await supervisor.route(kit.AUTO, identity=kit.identity(tenant_id), do_invoke=False)
+    record_property("latency", watch.told())
+    assert watch.holds(50), watch.told()
