@@ -49,6 +49,7 @@ TOMBSTONE = (
 )  # fmt: skip
 RETENTION = "00000000-0000-8000-8000-726574656e74"
 MAX_NAMED = 1000
+SPELL = "\0spell"  # no column has such a name
 
 Row = dict[str, Any]
 
@@ -63,6 +64,31 @@ def sha256(*parts: bytes) -> bytes:
 def canonical(value: Any) -> bytes:
     """The RFC 8785 form of a JSON tree. Raises ValueError for what has none."""
     return "".join(_pieces(value)).encode()
+
+
+def load(data: bytes) -> tuple[Any, Callable[[Any], bytes]]:
+    """A JSON tree and what spells it, or any part of it, canonically.
+
+    The standard library's encoder, much faster, writes the same bytes where there is no fraction,
+    no integer of 16 digits and no key that may sort otherwise in UTF-16.
+    """
+    fractions: list[str] = []
+
+    def fraction(text: str) -> float:
+        fractions.append(text)
+        return float(text)
+
+    tree = json.loads(data, parse_float=fraction)
+    plain = not fractions and not _ODD.search(data)
+    return tree, _quick if plain else canonical
+
+
+_ODD = re.compile(rb"[\xf0-\xf4]|[0-9]{16}|\\u|NaN|Infinity")
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
+
+
+def _quick(tree: Any) -> bytes:
+    return _ENCODER.encode(tree).encode()
 
 
 def _pieces(value: Any) -> Iterator[str]:
@@ -345,8 +371,9 @@ class Verifier:
         with (self.folder / f"{name}.ndjson").open("rb") as file:
             for line in file:
                 self.counts[name] += 1
-                row = json.loads(line)
+                row, row_spell = load(line)
                 row.setdefault("tenant_id", self.tenant)
+                row[SPELL] = row_spell
                 yield row
 
 
@@ -407,8 +434,8 @@ class RunCheck:
             sound, head, expected = sound and not why, bytes.fromhex(row["row_sha256"]), number + 1
             self.digests[number] = row["row_sha256"]
             try:
-                said = json.loads(data)
-                if canonical(said) != data:
+                said, spell = load(data)
+                if spell(said) != data:
                     self.bad(f"chain row {number}: its bytes are not canonical")
                 shown = (said["tenant_id"], said["run_id"], said["chain_seq"], said["kind"])
                 if shown != (tenant, self.run, number, row["kind"]) or "body" in row:
@@ -437,7 +464,7 @@ class RunCheck:
     def _row(
         self, name: str, row: Row, columns: tuple[str, ...], said: tuple[int, Row] | None
     ) -> None:
-        if sha256(canonical({key: row[key] for key in columns})).hex() != row["row_sha256"]:
+        if sha256(row[SPELL]({key: row[key] for key in columns})).hex() != row["row_sha256"]:
             self.bad(f"{name} was changed: columns and digest disagree")
         if said is None:
             self.bad(f"{name} was added: no chain row speaks of it")
@@ -471,7 +498,7 @@ class RunCheck:
         for row in rows:
             name = f"pending write {row['channel']!r} of task {row['task_id']} (seq {row['seq']})"
             place = tuple(row[k] for k in ("checkpoint_ns", "lg_checkpoint_id", "task_id", "seq"))
-            if sha256(canonical({key: row[key] for key in WRITE})).hex() != row["row_sha256"]:
+            if sha256(row[SPELL]({key: row[key] for key in WRITE})).hex() != row["row_sha256"]:
                 self.bad(f"{name} was changed: columns and digest disagree")
             if place not in self.sets:
                 self.bad(f"{name} was added: no chain row speaks of it")
@@ -486,7 +513,7 @@ class RunCheck:
 
     def _document(self, name: str, column: str, row: Row) -> bool:
         try:
-            same = bool(sha256(canonical(row[column])).hex() == row[f"{column}_sha256"])
+            same = bool(sha256(row[SPELL](row[column])).hex() == row[f"{column}_sha256"])
         except (KeyError, ValueError):
             same = False
         if not same:

@@ -15,7 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuo_checkpoint import bundle_verify, keys
-from cuo_checkpoint.bundle_verify import canonical, ed25519_verify, included, read_head, read_keys
+from cuo_checkpoint.bundle_verify import (
+    canonical,
+    ed25519_verify,
+    included,
+    load,
+    read_head,
+    read_keys,
+)
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.merkle import Tree, leaf_hash
 from cuo_checkpoint.notes import Checkpoint
@@ -137,6 +144,20 @@ def test_canonical_form(tree: object) -> None:
     spelled = canonical(tree)
     assert spelled == rfc8785.dumps(tree) == canonical_bytes(tree)  # type: ignore[arg-type]
     assert canonical(json.loads(spelled, parse_int=float)) == spelled
+
+
+@given(JSON)
+def test_the_quick_spelling(tree: object) -> None:
+    """Whichever encoder a text is given, it spells the tree as the slow one does, or both refuse."""
+    for text in (canonical(tree), json.dumps(tree).encode(), json.dumps(tree, indent=1).encode()):
+        found, spell = load(text)
+        try:
+            slow = canonical(found)
+        except ValueError:
+            with pytest.raises(ValueError, match=r".*"):
+                spell(found)
+        else:
+            assert spell(found) == slow
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, 2**53, "\ud800", {"\ud800": 1}])
