@@ -97,9 +97,9 @@ class MonthFacts:
         )
 
     @property
-    def only_young(self) -> bool:
-        """Whether it is kept for no other reason than its age."""
-        return [code for code, _ in self.refusals] == ["young"]
+    def young(self) -> bool:
+        """Whether it is not due at all, whatever else would keep it."""
+        return any(code == "young" for code, _ in self.refusals)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -193,7 +193,7 @@ def drop(
     found = [
         month
         for month in report(dsn, schema=schema, older_than_months=older_than_months)
-        if not month.only_young
+        if not month.young
     ]
     if dry_run:
         return DropReport(True, older_than_months, found)

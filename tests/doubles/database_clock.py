@@ -61,6 +61,13 @@ class DatabaseClock:
                         f"ALTER TABLE {schema}.{table} ALTER {column} SET DEFAULT cuo_clock.now()"
                     )
 
+    @classmethod
+    def on(cls, admin_dsn: str) -> DatabaseClock:
+        """The clock of a database that has one: a clone of one where it was installed."""
+        clock = cls.__new__(cls)
+        clock.dsn = admin_dsn
+        return clock
+
     def set(self, at: dt.datetime) -> None:
         """From now on it is `at` for the database, going on at the usual pace."""
         with psycopg.connect(self.dsn, autocommit=True) as conn:
