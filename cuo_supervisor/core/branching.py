@@ -20,7 +20,7 @@ from cuo_supervisor.core.models import (
     Candidate,
     PathTaken,
 )
-from cuo_supervisor.core.operations import get_operation
+from cuo_supervisor.core.operations import command_fits, get_operation
 from cuo_supervisor.core.personas import Persona
 
 __all__ = ["GateKind", "GateVerdict", "alternatives", "choose_path", "decide_gate"]
@@ -75,13 +75,14 @@ def decide_gate(persona: Persona, manifest: SkillManifest | None) -> GateVerdict
     """The first gate that stops this persona from running this skill, or "pass".
 
     The role's matrix comes first, so an approver cannot release what the role never does alone.
-    A skill outside the catalogue, or whose operation is missing or unregistered, never passes.
+    A skill outside the catalogue, whose operation is missing or unregistered, or that runs a
+    shipped command under another operation than its own, never passes.
     """
     operation = manifest.operation if manifest is not None else None
     if operation is not None and persona.defers(operation):
         return GateVerdict("persona_defer_matrix", operation)
     known = get_operation(operation) if operation is not None else None
-    if manifest is None or known is None:
+    if manifest is None or known is None or not command_fits(manifest.argv, operation):
         return GateVerdict("operation_unknown", operation)
     if known.destructive or manifest.destructive:
         return GateVerdict("approval_required", operation)

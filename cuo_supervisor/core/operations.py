@@ -9,12 +9,12 @@ reaches people outside, or cannot be undone by a later entry in the same system.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["OPERATIONS", "Operation", "get_operation"]
+__all__ = ["OPERATIONS", "SKILLSET_OPERATIONS", "Operation", "command_fits", "get_operation"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,34 @@ OPERATIONS: Final[Mapping[str, Operation]] = MappingProxyType(
         for name, description in group
     }
 )
+
+
+SKILLSET_OPERATIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bank-transfer": "wire_transfer",
+        "crm-account-create": "crm_record_create",
+        "crm-deal-update": "crm_record_update",
+        "dunning-draft": "dunning_draft",
+        "email-draft": "message_draft",
+        "mst-validate": "tax_code_validate",
+        "vat-invoice": "invoice_emit",
+    }
+)
+"""What each command that ships with the program does, whatever a manifest calls it."""
+
+_SKILLSET: Final = "{skillset}"
+
+
+def command_fits(argv: Sequence[str], operation: str | None) -> bool:
+    """False if a manifest runs a shipped command under another operation than its own.
+
+    Else an edited manifest could run a bank transfer as a harmless check. Programs that do not
+    ship are whatever the owner of the catalogue says they are.
+    """
+    if not any(_SKILLSET in word for word in argv):
+        return True
+    *_, place, name = ("", "", *argv)
+    return place == _SKILLSET and SKILLSET_OPERATIONS.get(name) == operation
 
 
 def get_operation(name: str) -> Operation | None:

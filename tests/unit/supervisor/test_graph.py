@@ -21,7 +21,7 @@ from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.core.branching import decide_gate
 from cuo_supervisor.core.catalog import SkillManifest
 from cuo_supervisor.core.models import RoutingDecision
-from cuo_supervisor.core.operations import OPERATIONS
+from cuo_supervisor.core.operations import OPERATIONS, SKILLSET_OPERATIONS, command_fits
 from cuo_supervisor.core.personas import PERSONAS
 from cuo_supervisor.errors import UsageError
 from cuo_supervisor.graph import build_supervisor_graph
@@ -172,6 +172,10 @@ def test_every_persona_and_skill_meet_the_gate_they_should(
     for attacked in (None, "no_such_operation"):
         edited = manifest.model_copy(update={"operation": attacked, "destructive": False})
         assert decide_gate(persona, edited).kind == "operation_unknown"
+    for harmless in (name for name, known in OPERATIONS.items() if not known.destructive):
+        renamed = manifest.model_copy(update={"operation": harmless, "destructive": False})
+        if harmless != operation:
+            assert decide_gate(persona, renamed).kind != "pass"
     loosened = manifest.model_copy(update={"destructive": False})
     assert decide_gate(persona, loosened).kind == wanted
     tightened = manifest.model_copy(update={"destructive": True})
@@ -191,3 +195,20 @@ async def test_without_a_model_the_cascade_asks(tmp_path: Path) -> None:
         kit.CASCADE, identity=kit.identity(TENANT, local=True), do_record=False
     )
     assert (decision.path_taken, decision.cascade_outcome) == ("ask", "not_ready")
+
+
+def test_every_command_that_ships_is_bound_to_its_operation() -> None:
+    """No shipped command is left out, and a path into the skill set fits nothing."""
+    from cuo_supervisor.skillset import __main__ as skillset
+
+    assert set(SKILLSET_OPERATIONS) == set(skillset.SKILLS)
+    assert set(SKILLSET_OPERATIONS.values()) <= set(OPERATIONS)
+    for manifest in load_catalog().skills:
+        assert command_fits(manifest.argv, manifest.operation)
+    for argv in (
+        ("{python}", "{skillset}/bank_transfer.py"),
+        ("{python}", "-I", "{skillset}", "bank-transfer", "--more"),
+        ("{skillset}",),
+    ):
+        assert not command_fits(argv, "tax_code_validate")
+    assert command_fits(("/usr/bin/own-skill",), "tax_code_validate")
