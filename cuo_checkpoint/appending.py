@@ -227,14 +227,17 @@ class AppendPlans(ReadPlans):
         """An error's text if it can be scrubbed, else nothing: it may quote state."""
         return self.scrub(str(error))[:500] if self.scrub is not None else ""
 
-    def _after_its_put(self, live: LiveRun, ns: str, checkpoint_id: str) -> Plan[None]:
+    def _after_its_put(
+        self, call: CallConfig, live: LiveRun, ns: str, checkpoint_id: str
+    ) -> Plan[None]:
         """Lets the put of a checkpoint commit before what hangs under its rows: writes to it, and the
         subgraphs it scheduled.
 
-        It is no condition: writes that belong to a checkpoint nobody here puts are stored too.
+        It is no condition: writes that belong to a checkpoint nobody here puts are stored too, and
+        under durability "exit" most checkpoints are never put.
         """
         waited = 0.0
-        while waited < _ARRIVAL_SECONDS:
+        while waited < _ARRIVAL_SECONDS and call.durability != "exit":
             try:
                 put = live.awaited_put(ns, checkpoint_id)
             except LookupError:
@@ -245,20 +248,23 @@ class AppendPlans(ReadPlans):
                 yield Wait([put], 60.0)
             return
 
-    def _arrivals(self, tracker: RunTracker, ns: str, source: Any) -> Plan[None]:
+    def _arrivals(self, call: CallConfig, tracker: RunTracker, source: Any) -> Plan[None]:
         """Waits for the superstep's own put_writes, which race with its put even under "sync".
 
         Those under way are awaited, so that a failed one fails the step; those LangGraph has
         submitted but not begun are given a moment, since only they know where a task's edges lead.
+        Under durability "exit" there are none to come.
         """
         waited = 0.0
+        ns = call.ns
+        told = source == "loop" and call.durability != "exit"
         while True:
             with tracker.lock:
                 under_way = list(tracker.in_flight.get(ns, {}).values())
                 missing = tracker.namespace(ns).awaits_writes()
             if under_way:
                 yield Wait(under_way, 60.0)
-            elif source == "loop" and missing and waited < _ARRIVAL_SECONDS:
+            elif told and missing and waited < _ARRIVAL_SECONDS:
                 waited += 0.002
                 yield Wait([], 0.002)
             else:

@@ -82,9 +82,9 @@ class Plans(AppendPlans):
         else:
             fresh_input = metadata.get("source") == "input" and call.ns == ""
             if call.outer is not None and call.ns not in live.puts:
-                yield from self._after_its_put(live, *call.outer)
+                yield from self._after_its_put(call, live, *call.outer)
             tracker = yield from self._tracker(call, live, fresh_input=fresh_input)
-            yield from self._arrivals(tracker, call.ns, metadata.get("source"))
+            yield from self._arrivals(call, tracker, metadata.get("source"))
             with tracker.lock:
                 events = tracker.on_put(
                     call.ns, checkpoint, metadata, call.recursion_limit, state, ids.new_id
@@ -181,7 +181,7 @@ class Plans(AppendPlans):
             run = (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
             run_state = "direct"
         else:
-            yield from self._after_its_put(live, call.ns, call.checkpoint_id)
+            yield from self._after_its_put(call, live, call.ns, call.checkpoint_id)
             tracker = yield from self._tracker(call, live, fresh_input=False)
             with tracker.lock:
                 space = tracker.namespace(call.ns)

@@ -58,6 +58,22 @@ def test_a_subgraphs_rows_wait_for_the_row_that_entered_it(
     )  # fmt: skip
 
 
+def test_durability_exit_waits_for_nothing_that_does_not_come(
+    make_store: Callable[..., PostgresCheckpointer], lens: Any
+) -> None:
+    """Most checkpoints are never put then; a pause inside a subgraph must not wait for them."""
+    sub = StateGraph(State).add_node("inner", lambda s: {"steps": s["steps"] + "i"})
+    sub.add_node("then", lambda s: {"steps": s["steps"] + "t"})
+    sub.add_edge(START, "inner").add_edge("inner", "then")
+    graph = StateGraph(State).add_node("sub", sub.compile(interrupt_before=["then"]))
+    compiled = graph.add_edge(START, "sub").compile(checkpointer=make_store(allow_exit=True))
+    config = {"configurable": {"thread_id": "t"}}
+    begun = time.monotonic()
+    compiled.invoke({"steps": ""}, config, durability="exit")
+    assert compiled.invoke(None, config, durability="exit") == {"steps": "it"}
+    assert time.monotonic() - begun < 10
+
+
 def test_a_pause_inside_a_subgraph_waits_too(
     make_store: Callable[..., PostgresCheckpointer], lens: Any
 ) -> None:
