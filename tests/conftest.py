@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+import hypothesis  # noqa: F401 - its plugin imports it at the session's end, deep in pytest's stack
 import psycopg
 import pytest
 from psycopg import sql
