@@ -149,10 +149,12 @@ def add_to(cli: click.Group, target: _Open) -> None:
             return
         for one in shown:
             what = f"run {one.run_id}" if one.run_id else "everything"
-            end = f", released {one.released_at:%Y-%m-%d} by {one.released_by}"
+            end = ""
+            if one.released_at is not None:
+                end = f", released {one.released_at:%Y-%m-%d} by {one.released_by}"
             click.echo(
                 f"{one.hold_id}  tenant {one.tenant_id}  {what}  since {one.created_at:%Y-%m-%d} "
-                f"by {one.placed_by}{'' if one.in_force else end}: {one.reason}"
+                f"by {one.placed_by}{end}: {one.reason}"
             )
 
     @cli.command("rebuild-index")

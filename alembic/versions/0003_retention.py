@@ -608,9 +608,14 @@ AS $fn$
         FROM chain c JOIN cuo_memory_audit a ON a.tenant_id = p_tenant AND a.run_id = c.run_id AND a.chain_seq IN (1, c.seq, c.closed, c.waited, c.told)
         GROUP BY a.run_id
     ), last AS (
-        SELECT a.run_id, array_agg((a.body::jsonb ->> 'checkpoint_id')::uuid ORDER BY a.chain_seq) AS ids
-        FROM said s JOIN cuo_memory_audit a ON a.tenant_id = p_tenant AND a.run_id = s.run_id AND a.created_at = s.told_at AND a.kind = 'cuo.checkpoint_written'
-        GROUP BY a.run_id
+        -- One append's rows share checkpoint and time; a copied thread has many appends at one time.
+        SELECT q.run_id, array_agg(k.checkpoint_id ORDER BY k.seq) AS ids
+        FROM (SELECT DISTINCT ON (s.run_id) s.run_id, k.created_at, k.thread_id, k.checkpoint_ns, k.lg_checkpoint_id
+              FROM said s JOIN cuo_langgraph_checkpoints k ON k.tenant_id = p_tenant AND k.run_id = s.run_id AND k.created_at = s.told_at
+              ORDER BY s.run_id, k.seq DESC) AS q
+        JOIN cuo_langgraph_checkpoints k ON k.tenant_id = p_tenant AND k.run_id = q.run_id AND k.created_at = q.created_at
+            AND k.thread_id = q.thread_id AND k.checkpoint_ns = q.checkpoint_ns AND k.lg_checkpoint_id IS NOT DISTINCT FROM q.lg_checkpoint_id
+        GROUP BY q.run_id
     ), hiding AS (
         SELECT t.hidden_run_id AS run_id, NULL::text AS thread_id, t.created_at, t.run_id AS by_run FROM cuo_thread_tombstones t WHERE t.tenant_id = p_tenant AND t.kind = 'delete_run'
         UNION ALL SELECT NULL, t.thread_id, t.created_at, t.run_id FROM cuo_thread_tombstones t WHERE t.tenant_id = p_tenant AND t.kind = 'delete_thread'
