@@ -92,6 +92,23 @@ def serve(host: str, port: int, shutdown_seconds: int) -> int:
     return 0
 
 
+def _exporting(metrics: Any) -> Any:
+    from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    from cuo_supervisor import telemetry_sdk
+
+    tracing, metering = telemetry_sdk.install(
+        readers=[PeriodicExportingMetricReader(OTLPMetricExporter()), metrics.reader]
+    )
+
+    def stop() -> None:
+        tracing.shutdown()
+        metering.shutdown()
+
+    return stop
+
+
 def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
     from cuo_supervisor import gateway_provider
 
@@ -141,20 +158,10 @@ def _address(listening: socket.socket) -> str:
 def _measure(metrics: Any) -> Any:
     """Counts for /metrics, and for OTLP when OTEL_EXPORTER_OTLP_* names where; how to stop."""
     if any(name.startswith("OTEL_EXPORTER_OTLP") for name in os.environ):
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-
-        from cuo_supervisor import telemetry_sdk
-
-        tracing, metering = telemetry_sdk.install(
-            readers=[PeriodicExportingMetricReader(OTLPMetricExporter()), metrics.reader]
-        )
-
-        def stop() -> None:
-            tracing.shutdown()
-            metering.shutdown()
-
-        return stop
+        try:
+            return _exporting(metrics)
+        except ImportError:
+            remark("OTEL_EXPORTER_OTLP_* is set but the otel extra is missing: nothing is sent")
     from opentelemetry import metrics as api
     from opentelemetry.sdk.metrics import MeterProvider
 

@@ -60,6 +60,8 @@ def create_app(
         openapi_url="/v1/cuo/openapi.json",
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
+        # Its spans would hold query strings and its logs validation messages; ours hold neither.
+        telemetry={"tracing": False, "logs": False, "auto_configure": False},
         redirect_slashes=False,  # would answer with an address made from the Host header
         lifespan=lifespan,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Final, TypeAlias
 
 from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from cuo_supervisor.errors import IdentityRejected
 from cuo_supervisor.http.service import Service
@@ -22,7 +23,15 @@ def the_service(request: Request) -> Service:
     return service
 
 
-async def caller(request: Request) -> Identity:
+_BEARER: Final = HTTPBearer(
+    auto_error=False, bearerFormat="JWT", description="Server mode. Local mode needs none."
+)
+
+
+async def caller(
+    request: Request,
+    _bearer: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)] = None,
+) -> Identity:
     """The caller of an API route. Raises IdentityRejected.
 
     A session's cookie is no way into the API: what rides along by itself could be made to ride
