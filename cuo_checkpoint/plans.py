@@ -62,7 +62,8 @@ class Plans(AppendPlans):
     ) -> Plan[RunnableConfig]:
         call = self.config(config)
         try:
-            state, document, merged = self._encoded(config, checkpoint, metadata)
+            merged = metadata_of(config, metadata, self.metadata_keys)
+            state, document = self._encoded(checkpoint, merged)
             outbox = self._outbox(checkpoint, new_versions)
         except SerialiseError as unfit:
             named = unfit.in_thread(call.thread_id)
@@ -288,11 +289,12 @@ class Plans(AppendPlans):
     ) -> Append:
         """A checkpoint of another thread or store, with its writes, as one append.
 
-        `config` names thread, namespace, parent and run. Raises UnserialisableValue and
+        `config` names thread, namespace, parent and run; the metadata stay as they are, so that
+        copying again finds the same bytes. Raises UnserialisableValue and
         StateTooLarge.
         """
         call = self.config(config)
-        state, document, _ = self._encoded(config, checkpoint, metadata)
+        state, document = self._encoded(checkpoint, metadata)
         tasks: OrderedDict[tuple[str, str], list[tuple[int, str, Encoded]]] = OrderedDict()
         for task_id, channel, value, path, index in pending:
             items = tasks.setdefault((task_id, path), [])
@@ -311,16 +313,12 @@ class Plans(AppendPlans):
         )
 
     def _encoded(
-        self,
-        config: RunnableConfig,
-        checkpoint: Mapping[str, Any],
-        metadata: Mapping[str, Any],
-    ) -> tuple[Encoded, dict[str, JsonValue], dict[str, Any]]:
-        """A checkpoint's state, what LangGraph needs beside it, and the metadata in that."""
+        self, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]
+    ) -> tuple[Encoded, dict[str, JsonValue]]:
+        """A checkpoint's state, and what LangGraph needs beside it, as stored."""
         visible, hidden = split_channels(checkpoint["channel_values"])
         state = encode_state(self.serializer, visible)
-        merged = metadata_of(config, metadata, self.metadata_keys)
-        return state, langgraph_tree(self.serializer, checkpoint, merged, hidden), merged
+        return state, langgraph_tree(self.serializer, checkpoint, metadata, hidden)
 
     def _encode_write(self, channel: str, value: Any) -> Encoded:
         return encode_value(self.serializer, value, path=channel)

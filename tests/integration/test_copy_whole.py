@@ -43,6 +43,22 @@ def test_a_copy_equals_its_source(
     assert seen("target") == seen("source")
 
 
+def test_copying_again_changes_nothing(
+    store: PostgresCheckpointer, drive: Callable[..., Any], lens: Any
+) -> None:
+    """Whoever did not hear that a copy succeeded may ask for it again; metadata stay the same."""
+    fill(store, "source", 3)
+    drive(store, "copy_thread", "source", "target")
+    before = len(lens.rows())
+    drive(store, "copy_thread", "source", "target")
+    assert len(lens.rows()) == before
+    source, target = (
+        [t.metadata for t in store.list({"configurable": {"thread_id": thread}})]
+        for thread in ("source", "target")
+    )
+    assert source == target
+
+
 def test_a_copy_that_fails_half_way_leaves_nothing(
     store: PostgresCheckpointer, drive: Callable[..., Any], lens: Any
 ) -> None:
