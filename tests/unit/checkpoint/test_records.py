@@ -1,0 +1,121 @@
+"""Rows as JSON: kinds, cap, canonical text, digests."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuo_checkpoint import ids, records
+from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.errors import StateTooLarge, UnserialisableValue
+from cuo_checkpoint.records import MAX_STATE_BYTES, CheckpointKind, Event, Phase, WriteSet
+from cuo_checkpoint.serde import Serializer
+
+SERDE = Serializer()
+
+
+def test_closed_sets() -> None:
+    """Six kinds of row, three of audit, nine by which a chain speaks of itself."""
+    assert [len(e) for e in (CheckpointKind, records.AuditKind, records.ChainKind)] == [6, 3, 9]
+
+
+def test_phases_are_causal() -> None:
+    """Inside a step: started, completed, edges, entered, during, ended."""
+    order = [Phase.STARTED, Phase.COMPLETED, Phase.EDGE, Phase.ENTERED, Phase.DURING, Phase.ENDED]
+    assert order == sorted(order)
+    assert len(set(order)) == 6
+
+
+@given(st.dictionaries(st.text(max_size=5), st.integers() | st.text() | st.none(), max_size=5))
+def test_text_and_digest_are_of_the_same_bytes(state: dict[str, Any]) -> None:
+    """What is stored is canonical, and the digest is of exactly that."""
+    made = records.encode_state(SERDE, state)
+    assert hashlib.sha256(made.text.encode()).hexdigest() == made.sha256
+    assert canonical_bytes(json.loads(made.text)) == made.text.encode()
+    assert made.size == len(made.text.encode())
+
+
+def test_the_cap_is_inclusive_and_in_bytes() -> None:
+    """5 MB encoded pass, one byte more does not; letters of two bytes count as two."""
+    room = MAX_STATE_BYTES - len('{"x":""}')
+    assert records.encode_state(SERDE, {"x": "a" * room}).size == MAX_STATE_BYTES
+    with pytest.raises(StateTooLarge):
+        records.encode_state(SERDE, {"x": "a" * (room + 1)})
+    with pytest.raises(StateTooLarge):
+        records.encode_state(SERDE, {"x": "é" * (room // 2 + 1)})
+
+
+def test_the_largest_channels_are_named() -> None:
+    """Three at most, largest first, with their bytes."""
+    with pytest.raises(StateTooLarge) as refused:
+        records.encode_state(
+            SERDE, {n: "x" * size for n, size in zip("abcd", (1, 3_000_000, 2_000_000, 1_000_000), strict=True)}
+        )  # fmt: skip
+    assert refused.value.largest == [("b", 3_000_002), ("c", 2_000_002), ("d", 1_000_002)]
+    assert refused.value.cap == MAX_STATE_BYTES
+
+
+def test_one_write_has_the_same_cap() -> None:
+    """A single pending write is held to it and named."""
+    with pytest.raises(StateTooLarge) as refused:
+        records.encode_value(SERDE, "x" * MAX_STATE_BYTES, path="channel")
+    assert refused.value.largest[0][0] == "channel"
+
+
+def test_errors_name_the_thread_when_told() -> None:
+    """Path, type and thread are attributes and in the message."""
+    with pytest.raises(UnserialisableValue) as refused:
+        records.encode_state(SERDE, {"a": [{"b": object()}]})
+    named = refused.value.in_thread("t-1")
+    assert (named.path, named.thread_id) == ("a[0].b", "t-1")
+    assert "t-1" in str(named)
+    assert "a[0].b" in str(named)
+
+
+def test_state_and_langgraphs_own_channels_part() -> None:
+    """The state is what a node sees."""
+    state, hidden = records.split_channels(
+        {"x": 1, "branch:to:a": 2, "__start__": 3, "join:a:b": 4}
+    )
+    assert state == {"x": 1}
+    assert set(hidden) == {"branch:to:a", "__start__", "join:a:b"}
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_rows_are_one_json_array(node: str, edge: str) -> None:
+    """Whatever names hold, the rows parse back to what they say, the first with the checkpoint."""
+    if any("\ud800" <= c <= "\udfff" for c in node + edge):
+        return
+    events = [
+        Event(ids.new_id(), CheckpointKind.NODE_ENTERED, None, 1, Phase.ENTERED, 0, node=node),
+        Event(
+            ids.new_id(), CheckpointKind.EDGE_TRAVERSED, None, None, Phase.EDGE, 1,
+            edge_from=node, edge_to=edge, extra={"also": [edge]},
+        ),
+    ]  # fmt: skip
+    rows = json.loads(records.rows_json(events, {"channel_versions": {}}))
+    assert [r["id"] for r in rows] == [str(e.id) for e in events]
+    assert rows[0]["node"] == node
+    assert rows[0]["lg"] == {"channel_versions": {}}
+    assert (rows[1]["from"], rows[1]["to"], rows[1]["lg"]) == (node, edge, {"also": [edge]})
+    for row in rows:
+        assert row["lg_sha"] == hashlib.sha256(canonical_bytes(row["lg"])).hexdigest()
+
+
+def test_write_sets_are_one_json_array() -> None:
+    """A task's writes with their digests."""
+    value = records.encode_value(SERDE, {"q": 'a"b'})
+    made = json.loads(records.write_sets_json([WriteSet("c1", "t1", "p", [(0, "x", value)])]))
+    assert made == [
+        {
+            "lg": "c1",
+            "task": "t1",
+            "path": "p",
+            "writes": [{"idx": 0, "channel": "x", "sha": value.sha256, "value": {"q": 'a"b'}}],
+        }
+    ]
