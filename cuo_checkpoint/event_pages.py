@@ -64,8 +64,12 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class EventPage:
-    """Encoded rows, where the next page starts (None: no more now), and where these end."""
+    """Encoded rows, where the next page starts (None: no more now), and where these end.
 
+    `log_rows` is how many rows the run had in the same snapshot.
+    """
+
+    log_rows: int
     rows: list[bytes]
     next: str | None
     tail: str
@@ -153,7 +157,7 @@ def read_page(
                 size += len(encoded)
                 places[row.thread_id] = row.seq
     tail = encode_cursor(places)
-    return EventPage(found, tail if more else None, tail)
+    return EventPage(index.log_rows, found, tail if more else None, tail)
 
 
 def stream_rows(
@@ -252,8 +256,10 @@ def _rows(
     )
     if after:
         query = query.where(_behind(after))
-    # A server-side cursor for many rows: the driver would otherwise hold them all at once.
-    many = limit is None or limit > _FETCH
+    # A server-side cursor for many rows: the driver would otherwise hold them all at once. For few
+    # it would only cost round trips. Rows that came since the index was read are none here: both
+    # are of one snapshot.
+    many = min(limit or _SEQ_MAX, index.log_rows) > _FETCH
     with conn.execute(query, execution_options={"yield_per": _FETCH} if many else {}) as result:
         yield from result
 

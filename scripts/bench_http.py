@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 
 CUO = [sys.executable, "-c", "from cuo_supervisor.cli.main import main; main()"]
 LOCAL_TENANT = "6c6f6361-6c00-8000-8000-000000000001"
@@ -151,35 +153,49 @@ def resident(pid: int) -> int:
 
 
 def fill(dsn: str, rows: int, size: int) -> uuid.UUID:
-    """A run of that many rows with states of about `size` bytes, written by eight writers."""
-    from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer
+    """A run of that many rows with states of about `size` bytes, inserted 250 at a time.
 
-    run_id = uuid.uuid4()
-    with PostgresCheckpointer(dsn, tenant_id=LOCAL_TENANT, max_connections=8) as store:
-        writer = CheckpointWriter(store)
-        root = writer.write(run_id, "run_started", {})
-        left = iter(range(1, rows))
-        lock = threading.Lock()
+    As the application role and past the writer, but not past the database, which numbers, digests
+    and chains each row.
+    """
+    from cuo_checkpoint.canonical import canonical_bytes
+    from cuo_checkpoint.ids import new_id
 
-        def work() -> None:
-            while True:
-                with lock:
-                    number = next(left, None)
-                if number is None:
-                    return
-                writer.write(
-                    run_id,
-                    "node_entered",
-                    {"n": number, "text": "đ" * (size // 2)},
-                    node_name=f"node {number % 5}",
-                    parent_checkpoint_id=root,
+    run_id, parent = uuid.uuid4(), None
+    with psycopg.connect(dsn) as conn:
+        for start in range(0, rows, 250):
+            batch: list[Any] = []
+            for number in range(start, min(start + 250, rows)):
+                state = {"n": number, "text": "đ" * (size // 2)}
+                kind, node = (
+                    ("node_entered", f"node {number % 5}") if number else ("run_started", None)
                 )
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+                text = canonical_bytes(state)
+                digest = hashlib.sha256(text).digest()
+                row = new_id()
+                batch.append(
+                    (
+                        LOCAL_TENANT,
+                        row,
+                        run_id,
+                        parent,
+                        kind,
+                        node,
+                        text.decode(),
+                        digest,
+                        str(run_id),
+                    )
+                )
+                parent = parent or row
+            conn.execute("SELECT set_config('auth.tenant_id', %s, true)", [LOCAL_TENANT])
+            values = ",".join(["(%s,%s,%s,%s,%s,%s,%s,%s,%s,repeat('0',32))"] * len(batch))
+            conn.execute(
+                "INSERT INTO cuo_langgraph_checkpoints (tenant_id, checkpoint_id, run_id,"
+                " parent_checkpoint_id, kind, node_name, state_json, state_sha256, thread_id, trace_id)"
+                f" VALUES {values}",
+                [value for row in batch for value in row],
+            )
+            conn.commit()
     return run_id
 
 

@@ -65,14 +65,15 @@ async def checkpoints(
     places = {} if after is None else parse_cursor(after)
     kinds = sorted(set(kind)) if kind else None
     streamed = _wants_ndjson(accept)
-    head = await service.head(caller, run)
-    tag = _tag(caller.tenant_id, run, head.log_rows, after, 0 if streamed else limit, kinds)
-    headers = {**_PRIVATE, "ETag": tag}
-    if if_none_match is not None and _matches(if_none_match, tag):
-        return Response(status_code=304, headers=headers)
-    if streamed:
-        rows = service.stream(caller, run, places, kinds)
-        return _Stream(rows, service.options.write_seconds, headers)
+    size = 0 if streamed else limit
+    if streamed or if_none_match is not None:
+        head = await service.head(caller, run)
+        tag = _tag(caller.tenant_id, run, head.log_rows, after, size, kinds)
+        if if_none_match is not None and _matches(if_none_match, tag):
+            return Response(status_code=304, headers={**_PRIVATE, "ETag": tag})
+        if streamed:
+            rows = service.stream(caller, run, places, kinds)
+            return _Stream(rows, service.options.write_seconds, {**_PRIVATE, "ETag": tag})
     page = await service.read(
         caller,
         lambda reader: read_page(
@@ -93,7 +94,8 @@ async def checkpoints(
         orjson.dumps(page.next),
         orjson.dumps(page.tail),
     )
-    return Response(body, media_type="application/json", headers=headers)
+    tag = _tag(caller.tenant_id, run, page.log_rows, after, size, kinds)
+    return Response(body, media_type="application/json", headers={**_PRIVATE, "ETag": tag})
 
 
 @router.get("", response_model=RunPageDocument, summary="Runs, newest first")
@@ -173,7 +175,7 @@ def _tag(
 ) -> str:
     """A run's rows are only ever added to, so their number stands for all of them.
 
-    It is read before the rows: if some come in between, the tag is merely too old.
+    A stream's is read before its rows: if some come in between, the tag is merely too old.
     """
     said = orjson.dumps([1, tenant, str(run), log_rows, after, limit, kinds])
     return f'"{hashlib.sha256(said).hexdigest()[:32]}"'
