@@ -83,7 +83,7 @@ def load(data: bytes) -> tuple[Any, Callable[[Any], bytes]]:
     return tree, _quick if plain else canonical
 
 
-_ODD = re.compile(rb"[\xf0-\xf4]|[0-9]{16}|\\u|NaN|Infinity")
+_ODD = re.compile(rb"[\xf0-\xf4]|[:,[\s]-?[0-9]{16}|\\u|NaN|Infinity")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 

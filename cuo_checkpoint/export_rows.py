@@ -28,6 +28,7 @@ from cuo_checkpoint.serde import text_to_tree
 __all__ = ["RunPlace", "audit_lines", "log_lines", "places_of", "tombstone_lines", "write_lines"]
 
 _FETCH: Final = 50
+_FEW: Final = 20
 _RETENTION: Final = uuid.UUID(bundle_verify.RETENTION)
 _RUNS: Final = 1000
 
@@ -41,6 +42,12 @@ class RunPlace(NamedTuple):
     outcome: str | None
     first_at: dt.datetime
     newest_at: dt.datetime
+    log_rows: int
+
+    @property
+    def fetch(self) -> dict[str, int]:
+        """How its rows are fetched: few at once, since a cursor costs round trips; many in turn."""
+        return {} if 0 < self.log_rows <= _FEW else {"yield_per": _FETCH}
 
 
 def places_of(
@@ -74,6 +81,7 @@ def places_of(
             RunIndex.outcome,
             RunIndex.first_at,
             RunIndex.newest_at,
+            RunIndex.log_rows,
         ).where(
             RunIndex.tenant_id == tenant_id, RunIndex.run_id.in_(indexed[start : start + _RUNS])
         )
@@ -106,7 +114,7 @@ def audit_lines(
         tenant_id,
         place,
     ).order_by(AuditRow.chain_seq)
-    for row in conn.execute(query, execution_options={"yield_per": _FETCH * 10}):
+    for row in conn.execute(query, execution_options=place.fetch):
         tree: dict[str, Any] = {
             "chain_seq": row.chain_seq,
             "created_at": rfc3339(row.created_at),
@@ -143,7 +151,7 @@ def log_lines(
         tenant_id,
         place,
     ).order_by(LogRow.seq, LogRow.checkpoint_id)
-    for row in conn.execute(query, execution_options={"yield_per": _FETCH}):
+    for row in conn.execute(query, execution_options=place.fetch):
         yield _line(row._asdict(), digests.LOG_COLUMNS, "state", "langgraph"), row._asdict()
 
 
@@ -166,7 +174,7 @@ def write_lines(
         .where(w.thread_id.in_(sorted({*threads, place.thread_id})))
         .order_by(w.seq, w.checkpoint_ns, w.lg_checkpoint_id, w.task_id, w.idx, w.created_at)
     )
-    for row in conn.execute(query, execution_options={"yield_per": _FETCH}):
+    for row in conn.execute(query, execution_options=place.fetch):
         yield _line(row._asdict(), digests.WRITE_COLUMNS, "value")
 
 
@@ -233,4 +241,4 @@ def _lost(conn: Connection, tenant_id: uuid.UUID, run_id: uuid.UUID) -> RunPlace
     )
     thread = conn.execute(threads).scalar_one_or_none() or "lost"
     low, high = min(row.low for row in found), max(row.high for row in found)
-    return RunPlace(run_id, thread, "", None, low, high)
+    return RunPlace(run_id, thread, "", None, low, high, 0)

@@ -392,6 +392,6 @@ def _dropped(conn: Connection) -> set[Month]:
     query = select(AuditRow.body).where(AuditRow.kind == "month_dropped")
     for body in conn.execute(query).scalars():
         name = _MONTH.search(body)
-        if name and (month := Month(int(name[1]), int(name[2]))).until(now) > FLOOR_MONTHS:
+        if name and (month := Month(int(name[1]), int(name[2]))).until(now) >= FLOOR_MONTHS:
             found.add(month)
     return found

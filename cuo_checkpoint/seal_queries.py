@@ -16,13 +16,11 @@ from sqlalchemy import (
     BigInteger,
     LargeBinary,
     Text,
-    and_,
     column,
     func,
     literal,
     select,
     tuple_,
-    values,
 )
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql
@@ -146,7 +144,9 @@ def chain_rows(
         name="wanted",
     )
     wanted = wanted.render_derived()
-    return (
+    # OFFSET 0 keeps the planner from joining the other way round: a month that was never analysed
+    # looks empty to it, and it would read the whole tenant for each batch.
+    rows = (
         select(
             AuditRow.run_id,
             AuditRow.chain_seq,
@@ -155,11 +155,17 @@ def chain_rows(
             AuditRow.row_sha256,
             AuditRow.created_at,
         )
-        .join(wanted, AuditRow.run_id == wanted.c.run_id)
-        .where(AuditRow.tenant_id == tenant_id)
+        .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id == wanted.c.run_id)
         .where(AuditRow.chain_seq > wanted.c.low, AuditRow.chain_seq <= wanted.c.high)
         .where(AuditRow.created_at.between(between[0] - EARLIER, between[1]))
-        .order_by(AuditRow.run_id, AuditRow.chain_seq)
+        .offset(0)
+        .lateral("found")
+    )
+    return (
+        select(rows)
+        .select_from(wanted)
+        .join(rows, literal(True))
+        .order_by(rows.c.run_id, rows.c.chain_seq)
     )
 
 
@@ -167,24 +173,36 @@ def rows_as_sealed(
     tenant_id: uuid.UUID, sealed: Sequence[tuple[int, uuid.UUID, int, bytes, dt.datetime]]
 ) -> AnySelect:
     """The numbers of those (number, run, seq, digest, time) for which the chain holds just that row."""
-    wanted = values(
+    numbers, runs, seqs, digests, times = zip(*sealed, strict=True)
+    # Arrays, not VALUES: a statement with thousands of parameters costs more to build than to run.
+    wanted = func.unnest(
+        sql_cast(list(numbers), ARRAY(BigInteger)),
+        sql_cast(list(runs), _UUIDS),
+        sql_cast(list(seqs), ARRAY(BigInteger)),
+        sql_cast(list(digests), ARRAY(LargeBinary)),
+        sql_cast(list(times), ARRAY(postgresql.TIMESTAMP(timezone=True))),
+    ).table_valued(
         column("number", BigInteger),
         column("run_id", postgresql.UUID(as_uuid=True)),
         column("chain_seq", BigInteger),
         column("row_sha256", LargeBinary),
         column("at", postgresql.TIMESTAMP(timezone=True)),
         name="wanted",
-    ).data(list(sealed))
-    return select(wanted.c.number).join(
-        AuditRow,
-        and_(
+    )
+    wanted = wanted.render_derived()
+    row = (
+        select(AuditRow.chain_seq)
+        .where(
             AuditRow.tenant_id == tenant_id,
             AuditRow.run_id == wanted.c.run_id,
             AuditRow.chain_seq == wanted.c.chain_seq,
             AuditRow.created_at == wanted.c.at,
             AuditRow.row_sha256 == wanted.c.row_sha256,
-        ),
+        )
+        .limit(1)
+        .lateral("found")
     )
+    return select(wanted.c.number).select_from(wanted).join(row, literal(True))
 
 
 def rows_at(tenant_id: uuid.UUID, places: Sequence[tuple[uuid.UUID, int]]) -> AnySelect:

@@ -104,24 +104,27 @@ def measure(server: Any, folder: Path, runs: int, rows: int) -> None:
     key = folder / "trusted.keys"
     key.write_text("".join(f"{one}\n" for one in ring.believed))
     command = [sys.executable, "-I", "-S", str(out / "verify.py"), str(out), "--key", str(key)]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     started = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    told("verify.py, all of it", chain, time.perf_counter() - started)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+    told("verify.py, all of it", chain, time.perf_counter() - started, used)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     print(f"    peak memory of child processes {peak:,.0f} MB, of this one {_peak():,.0f} MB")
 
 
 def timed(name: str, rows: int, call: Any) -> Any:
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     result = call()
-    told(name, rows, time.perf_counter() - started)
+    told(name, rows, time.perf_counter() - started, time.process_time() - used)
     return result
 
 
-def told(name: str, rows: int, seconds: float) -> None:
-    print(
-        f"{name:24} {rows:>9,} rows {seconds:8.2f} s {rows / seconds:>10,.0f} rows/s {_peak():6,.0f} MB"
-    )
+def told(name: str, rows: int, seconds: float, used: float | None = None) -> None:
+    """One line; `used` is this process's share of a processor, without the server's."""
+    own = "" if used is None else f" (own {used:.2f} s)"
+    rate = f"{rows / seconds:>10,.0f} rows/s"
+    print(f"{name:24} {rows:>9,} rows {seconds:8.2f} s {rate} {_peak():6,.0f} MB{own}")
 
 
 def _peak() -> float:
