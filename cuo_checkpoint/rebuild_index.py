@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, LiteralString
 
-from cuo_checkpoint.retention import _connected
+from cuo_checkpoint.retention import connected
 
 __all__ = ["Difference", "differences", "rebuild"]
 
@@ -63,8 +63,8 @@ def rebuild(
 ) -> list[Difference]:
     """Makes the index follow the log and returns what was different.
 
-    One tenant at a time; nobody writes while a tenant is read (about 40 000 log rows a second).
-    Leases of mended runs count as run out.
+    One tenant at a time; nobody writes while a tenant is read. Leases of mended runs count as run
+    out.
     """
     return list(_each(dsn, schema, tenant_id, apply=True))
 
@@ -72,7 +72,7 @@ def rebuild(
 def _each(
     dsn: str, schema: str, tenant_id: uuid.UUID | None, *, apply: bool
 ) -> Iterator[Difference]:
-    with _connected(dsn, schema) as conn:
+    with connected(dsn, schema) as conn:
         tenants = (
             [tenant_id]
             if tenant_id is not None

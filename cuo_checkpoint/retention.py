@@ -32,6 +32,7 @@ __all__ = [
     "HoldRecord",
     "MonthFacts",
     "WaitingRun",
+    "connected",
     "drop",
     "expired_approvals",
     "holds",
@@ -169,7 +170,7 @@ def report(
 
     Raises RetentionRefused for fewer than 84 months, StoreUnavailable, SchemaNotReady.
     """
-    with _connected(dsn, schema) as conn:
+    with connected(dsn, schema) as conn:
         rows = conn.execute(_REPORT, [older_than_months]).fetchall()
     return [MonthFacts.read(row["found"]) for row in rows]
 
@@ -219,7 +220,7 @@ def place_hold(
 
     Waits for a drop that is under way. Raises RunUnknown when the tenant has no such run.
     """
-    with _connected(dsn, schema) as conn:
+    with connected(dsn, schema) as conn:
         row = conn.execute(_HOLD, [tenant_id, run_id, None, reason, by]).fetchone()
     return uuid.UUID(str((row or {})["id"]))
 
@@ -228,7 +229,7 @@ def release_hold(
     dsn: str, tenant_id: uuid.UUID, hold_id: uuid.UUID, *, reason: str, by: str, schema: str
 ) -> uuid.UUID:
     """Ends a hold by a row that says so. Raises RunUnknown when no such hold is in force."""
-    with _connected(dsn, schema) as conn:
+    with connected(dsn, schema) as conn:
         row = conn.execute(_HOLD, [tenant_id, None, hold_id, reason, by]).fetchone()
     return uuid.UUID(str((row or {})["id"]))
 
@@ -237,7 +238,7 @@ def holds(
     dsn: str, *, tenant_id: uuid.UUID | None = None, schema: str = "public"
 ) -> list[HoldRecord]:
     """Every hold ever placed, of one tenant or of all, oldest first."""
-    with _connected(dsn, schema) as conn:
+    with connected(dsn, schema) as conn:
         return [HoldRecord(**row) for row in conn.execute(_HOLDS, [tenant_id])]
 
 
@@ -245,7 +246,7 @@ def expired_approvals(
     dsn: str, *, schema: str = "public", older_than: dt.timedelta = dt.timedelta(hours=24)
 ) -> list[WaitingRun]:
     """Waiting runs that began longer ago than this, oldest first, of every tenant."""
-    with _connected(dsn, schema) as conn:
+    with connected(dsn, schema) as conn:
         return [WaitingRun(**row) for row in conn.execute(_WAITING, [older_than])]
 
 
@@ -253,7 +254,7 @@ def _dropped(
     dsn: str, schema: str, month: Month, older_than: int, tries: int, wait_ms: int
 ) -> MonthFacts:
     try:
-        with _connected(dsn, schema) as conn:
+        with connected(dsn, schema) as conn:
             row = conn.execute(_DROP, [month.start.date(), older_than, tries, wait_ms]).fetchone()
         return MonthFacts.read((row or {})["found"])
     except (CheckpointError, KeyboardInterrupt) as error:
@@ -267,7 +268,7 @@ def _dropped(
 
 def _tell_failure(dsn: str, schema: str, month: Month, error: str) -> bool:
     try:
-        with _connected(dsn, schema) as conn:
+        with connected(dsn, schema) as conn:
             conn.execute(_FAILED, [month.start.date(), "drop", error])
     except CheckpointError:
         return False
@@ -275,7 +276,7 @@ def _tell_failure(dsn: str, schema: str, month: Month, error: str) -> bool:
 
 
 @contextlib.contextmanager
-def _connected(dsn: str, schema: str) -> Iterator[Connection]:
+def connected(dsn: str, schema: str) -> Iterator[Connection]:
     """One connection in autocommit: each call is one transaction, so nothing is half done."""
     conninfo = dsn.replace("postgresql+psycopg://", "postgresql://", 1)
     try:

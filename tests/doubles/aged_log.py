@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import datetime as dt
 import uuid
-from typing import Any, TypedDict
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, Any, TypedDict
 
 from database_clock import DatabaseClock
+from langgraph.channels import DeltaChannel
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
 from cuo_checkpoint import PostgresCheckpointer
 
-__all__ = ["MARCH", "NOW", "AgedLog", "utc"]
+__all__ = ["MARCH", "NOW", "AgedLog", "chat_graph", "graph", "utc"]
 
 
 def utc(*parts: int) -> dt.datetime:
@@ -74,3 +77,21 @@ def graph(store: PostgresCheckpointer) -> Any:
     made.add_edge("a", "b")
     made.add_edge("b", END)
     return made.compile(store)
+
+
+def chat_graph(store: PostgresCheckpointer, snapshot_every: int) -> Any:
+    """A chat whose messages stand in a delta channel: stored as writes, with a snapshot now and then."""
+
+    def joined(value: list[str], updates: Sequence[list[str]]) -> list[str]:
+        return [*value, *(one for update in updates for one in update)]
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        channel = DeltaChannel(joined, snapshot_frequency=snapshot_every)
+        chat: Any = TypedDict(  # type: ignore[operator]
+            "chat", {"messages": Annotated[list[str], channel]}, total=False
+        )
+        made = StateGraph(chat)
+        made.add_node("answer", lambda state: {"messages": [f"re:{state['messages'][-1]}"]})
+        made.add_edge(START, "answer")
+        return made.compile(store)

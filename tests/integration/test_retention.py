@@ -16,7 +16,7 @@ from psycopg import errors as pg
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from aged_log import MARCH, NOW, AgedLog, graph, utc
+from aged_log import MARCH, NOW, AgedLog, chat_graph, graph, utc
 from database_clock import DatabaseClock
 
 from cuo_checkpoint import CheckpointWriter, archive, archive_cli, rebuild_index, retention
@@ -334,6 +334,30 @@ def test_a_thread_in_use_keeps_its_newest_checkpoint(aged: AgedLog, tenant_id: s
     assert codes(aged) == {"thread"}
     aged.run(tenant_id, "quiet")
     assert facts(aged).status == "due"
+
+
+def test_a_delta_channel_keeps_the_months_it_is_rebuilt_from(aged: AgedLog, tenant_id: str) -> None:
+    """Messages that stand only as old writes stay; after a snapshot their month goes, they do not."""
+    config: Any = {"configurable": {"thread_id": "chat"}}
+
+    def say(text: str, every: int) -> list[str]:
+        with aged.store(tenant_id) as store:
+            made = chat_graph(store, every)
+            made.invoke({"messages": [text]}, config, durability="sync")
+            return list(made.get_state(config).values["messages"])
+
+    aged.at(MARCH)
+    say("one", 1000)
+    aged.at(NOW)
+    said = say("two", 1000)
+    assert said == ["one", "re:one", "two", "re:two"]
+    assert codes(aged) == {"delta"}
+    assert say("three", 1)[:4] == said
+    assert facts(aged).status == "due"
+    retention.drop(aged.archiver)
+    assert "2018_03" not in months_of(aged)
+    assert say("four", 1000)[:4] == said
+    verified(aged, tenant_id)
 
 
 def test_an_open_run_nobody_touched_since_the_floor_is_over(aged: AgedLog, tenant_id: str) -> None:
