@@ -19,10 +19,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 from aged_log import MARCH, NOW, AgedLog, chat_graph, graph, utc
 from database_clock import DatabaseClock
 
-from cuo_checkpoint import CheckpointWriter, archive, archive_cli, rebuild_index, retention
+from cuo_checkpoint import CheckpointWriter, archive, archive_cli, keys, rebuild_index, retention
 from cuo_checkpoint.cuts import RETENTION_RUN, SYSTEM_TENANT
 from cuo_checkpoint.errors import RetentionFailed, RetentionRefused, RunUnknown, ThreadDeleted
+from cuo_checkpoint.head_files import HeadFolder
+from cuo_checkpoint.keys import KeyRing
 from cuo_checkpoint.partitions import Month
+from cuo_checkpoint.seal import Sealer
+from cuo_checkpoint.seal_check import check_tenant
+from cuo_checkpoint.seal_findings import FindingKind
 from cuo_checkpoint.verify import RunVerification
 
 LOG = "cuo_langgraph_checkpoints"
@@ -443,6 +448,36 @@ def test_an_unsealed_month_stays_once_anything_was_sealed(aged: AgedLog, tenant_
         assert codes(aged) == {"unsealed"}
         conn.execute(leaf, [tenant_id, 1, run, 99])
     assert facts(aged).status == "due"
+
+
+def test_a_sealed_month_goes_and_the_heads_still_hold(
+    aged: AgedLog, tenant_id: str, tmp_path: Path
+) -> None:
+    """Sealed for real, dropped, sealed on: the exported heads say it was dropped, and nothing else."""
+    tenant = uuid.UUID(tenant_id)
+    ring = KeyRing((keys.generate("test"),))
+    folder = HeadFolder(tmp_path)
+
+    def seal() -> None:
+        with Sealer(aged.auditor, ring=ring, folder=folder) as sealer:
+            for one in sealer.tenants():
+                assert sealer.seal(one).ok
+
+    run = uuid.uuid4()
+    with aged.store(tenant_id) as store:
+        writer = CheckpointWriter(store)
+        aged.at(MARCH)
+        aged.run(tenant_id, "old")
+        writer.write(run, "node_entered", {}, node_name="n", thread_id="service")
+        aged.at(NOW)
+        writer.write(run, "run_completed", {}, thread_id="service")
+    seal()
+    assert {m.status for m in retention.drop(aged.archiver).months} == {"dropped"}
+    seal()
+    verified(aged, tenant_id)
+    for one in (tenant, SYSTEM_TENANT):
+        check = check_tenant(aged.auditor, one, folder=folder, keys=ring.believed)
+        assert {finding.kind for finding in check.findings} <= {FindingKind.DROPPED_MONTH}
 
 
 def test_a_month_that_was_tampered_with_stays(aged: AgedLog, tenant_id: str) -> None:
