@@ -12,6 +12,7 @@ import orjson
 from cuo_checkpoint.event_pages import parse_cursor, read_audit, read_page, read_state
 from cuo_checkpoint.run_records import AuditRecord, EventRecord, RunSummary
 from cuo_checkpoint.runs import RunReader
+from cuo_checkpoint.seal_view import SealView, read_seal
 from cuo_supervisor.http.text import plain_form
 
 __all__ = ["AUDIT_ROWS", "RunData", "last_state", "load_run"]
@@ -40,6 +41,7 @@ class RunData:
     links_more: bool
     answers: list[AuditRecord]
     verification: Any
+    seal: SealView | None
     asked: Mapping[str, Any] | None
     """What a waiting run asks leave for, in the gate's own words."""
 
@@ -89,6 +91,7 @@ def load_run(
         len(links) > cut,
         answers,
         verification,
+        read_seal(reader.engine, reader.tenant_id, run_id),
         _asked(reader, run_id) if run.state == "waiting" else None,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cuo_checkpoint.run_records import AuditRecord, RunSummary, rfc3339
+from cuo_checkpoint.seal_view import SealView
 from cuo_supervisor.http.text import get, pretty, shortened, visible
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "headline_of",
     "link_rows",
     "model_of",
+    "seal_of",
     "state_word",
     "tone_of",
     "verdict_of",
@@ -232,6 +234,30 @@ def verdict_of(verification: Any, run: RunSummary, link: str | None) -> dict[str
 
 def _word(value: Any) -> str:
     return visible(shortened(str(value), 120))
+
+
+def seal_of(seal: SealView | None, run: RunSummary) -> dict[str, Any]:
+    """Whether the run's chain is in a signed tree, up to which row, and the proof."""
+    if seal is None:
+        return {"tone": "", "text": "Not sealed yet.", "facts": [], "proof": []}
+    whole = "whole chain" if seal.chain_seq == run.chain_rows else f"chain to row {seal.chain_seq}"
+    if not seal.fits:
+        tone, text = "bad", "THE SEAL DOES NOT FIT: the chain is not what was sealed."
+    elif seal.included is False:
+        tone, text = "bad", "THE SEAL DOES NOT FIT: its leaf is not in the signed tree."
+    elif seal.head_no is None:
+        tone, text = "", f"Sealed ({whole}), but no signed head covers it yet."
+    elif seal.included is None:
+        tone, text = "", f"Sealed ({whole}); the tree is too large to recompute here."
+    else:
+        tone = "good"
+        text = f"Sealed ({whole}): leaf {seal.leaf_index} of {seal.tree_size} is in head {seal.head_no}."
+    facts = [
+        ("Sealed", _time(seal.sealed_at)),
+        ("Leaf", seal.leaf_sha256),
+        ("Root", seal.root_sha256 or "none yet"),
+    ]
+    return {"tone": tone, "text": text, "facts": facts, "proof": list(seal.proof)}
 
 
 def _answer(body: Mapping[str, Any]) -> Gate:
