@@ -293,7 +293,7 @@ DECLARE
 BEGIN
     CASE jsonb_typeof(p_value)
         WHEN 'object' THEN
-            IF EXISTS (SELECT FROM jsonb_object_keys(p_value) AS k WHERE k ~ '[\U00010000-\U0010FFFF]') THEN
+            IF EXISTS (SELECT FROM jsonb_object_keys(p_value) AS k WHERE k ~ '[\U00010000-\U0010ffff]') THEN
                 RETURN NULL;
             END IF;
             SELECT array_agg(cuo_jcs(e.key) || ':' || cuo_canonical(e.value) ORDER BY e.key COLLATE "C") INTO v_parts

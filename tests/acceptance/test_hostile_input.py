@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from supervisor_kit import AUTO, CASCADE, DESTRUCTIVE
+from supervisor_kit import AUTO, DESTRUCTIVE
 
 from cuo_supervisor.core.personas import get_persona
 
@@ -291,10 +291,3 @@ def broken_audit(admin_dsn: str) -> None:
             "CREATE TRIGGER test_broken BEFORE INSERT ON cuo_memory_audit"
             " FOR EACH ROW EXECUTE FUNCTION test_broken()"
         )
-
-
-def test_a_gateway_that_is_down_does_not_stop_an_answer(cuo: Any) -> None:
-    """Alternatives, exit 1, and the reason in words."""
-    said = cuo.route(CASCADE)
-    assert said.code == 1
-    assert "gateway_unreachable" in said.out

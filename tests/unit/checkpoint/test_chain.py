@@ -84,7 +84,18 @@ def test_another_tenants_or_runs_chain_does_not_fit() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b'{"chain_seq": 1}', b'{"b":1,"a":2}', b"not json", b"[]", b"", b"\xff", b"null", b"[" * 9000, b'{"a":NaN}']
+    "data",
+    [
+        b'{"chain_seq": 1}',
+        b'{"b":1,"a":2}',
+        b"not json",
+        b"[]",
+        b"",
+        b"\xff",
+        b"null",
+        b"[" * 9000,
+        b'{"a":NaN}',
+    ],
 )
 def test_bytes_in_another_form_are_found(data: bytes) -> None:
     """A row whose digest fits but whose bytes are no canonical object is broken, not a crash."""
