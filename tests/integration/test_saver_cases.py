@@ -16,6 +16,7 @@ import types
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Annotated, Any, Generic, TypedDict, TypeVar
 
 import psycopg
@@ -391,6 +392,41 @@ def test_case_15_allowing_one_type_leaves_the_others(make_store: Make, lens: Any
     assert kept(store, Item(a=1)) == Item(a=1)
     with pytest.raises(UnserialisableValue, match="WithDerived"):
         store.put(at("u"), point(WithDerived(1)), {}, {"x": 1})  # type: ignore[arg-type]
+
+
+def test_case_18_the_documentation_says_what_is_readable(store: Store, lens: Any) -> None:
+    """Nothing claims to be encrypted: what the tables show in clear, the guide says is in clear."""
+    saved = store.put(at(), point("state"), {"note": "metadata"}, {"x": 1})  # type: ignore[arg-type,typeddict-unknown-key]
+    store.put_writes(saved, [("w", "write")], "t")
+    (row,) = lens.rows()
+    assert '"state"' in row["state_text"]
+    assert '"metadata"' in row["langgraph_text"]
+    (write,) = lens.query("SELECT value::text AS v FROM cuo_langgraph_writes WHERE tenant_id = $T")
+    assert write["v"] == '"write"'
+    guide = (Path(__file__).parents[2] / "docs" / "langgraph.md").read_text()
+    assert "encrypts nothing" in guide
+    for named in ("state", "pending writes", "metadata", "node names"):
+        assert named in guide.split("encrypts nothing")[1].split("|")[0]
+
+
+def test_case_23_a_role_of_no_concern_reads_nothing(shared_place: Any, lens: Any) -> None:
+    """A login that is none of ours, as a hosted API has one, may not even count rows."""
+    role = f"visitor_{uuid.uuid4().hex[:8]}"
+    with psycopg.connect(shared_place.admin, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE {role} LOGIN")
+        try:
+            tables = admin.execute(
+                "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace"
+                " AND relkind IN ('r', 'p', 'v')"
+            ).fetchall()
+            assert len(tables) > 20
+            admin.execute(f"SET ROLE {role}")
+            for (name,) in tables:
+                with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                    admin.execute(f"SELECT count(*) FROM {name}")
+        finally:
+            admin.execute("RESET ROLE")
+            admin.execute(f"DROP ROLE {role}")
 
 
 def test_case_19_configurable_secrets_stay_out(
@@ -982,6 +1018,29 @@ def test_case_43_a_long_chat_costs_what_it_holds(make_store: Make, lens: Any) ->
         " WHERE tenant_id = $T"
     )
     assert stored[0]["n"] < 60 * 61 / 2 * 1002
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_case_44_pruning_breaks_no_channel_that_needs_its_ancestors(
+    drive: Drive, make_store: Make, lens: Any
+) -> None:
+    """What a delta channel is rebuilt from stays readable to it when listings hide it.
+
+    Dropping whole months by age, and what holds a month, is proven with the archive.
+    """
+    from langgraph.channels import DeltaChannel
+
+    channel = DeltaChannel(lambda old, new: [*(old or []), *(i for part in new for i in part)])
+    state: Any = TypedDict("state", {"m": Annotated[list[str], channel]}, total=False)  # type: ignore[operator]
+    graph = StateGraph(state)
+    graph.add_node("a", lambda state: {"m": ["re"]})
+    graph.add_edge(START, "a")
+    store = make_store()
+    compiled = graph.compile(store)
+    for text in "abc":
+        drive(compiled, "invoke", {"m": [text]}, at())
+        drive(store, "prune", ["t"])
+    assert drive(compiled, "get_state", at()).values["m"] == ["a", "re", "b", "re", "c", "re"]
 
 
 def test_a_used_answer_does_not_answer_the_next_interrupt(
