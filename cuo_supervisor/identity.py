@@ -26,6 +26,7 @@ __all__ = [
     "REASONS",
     "ROLE_AGENT_PERSONA",
     "ROLE_APPROVER",
+    "SYSTEM_TENANT_ID",
     "Identity",
     "PersonaLike",
     "RejectionReason",
@@ -65,6 +66,9 @@ _TOKEN_MAX: Final = 8192
 _SHAPE: Final = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _CLAIM: Final = re.compile(r"cuo-([a-z]+(?:-[a-z]+)*)@([0-9A-Za-z.+-]{1,64})")
+SYSTEM_TENANT_ID: Final = "00000000-0000-8000-8000-73797374656d"
+"""Whose rows the retention job writes; no token may speak for it. The store says the same."""
+
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
 _REQUIRED: Final = ["exp", "iat", "iss", "aud", "sub", "tenant_id"]
 _TEXT_MAX: Final = 256
@@ -205,7 +209,7 @@ class TokenVerifier:
         if not isinstance(tenant, str) or not _UUID.fullmatch(tenant):
             _reject("tenant")
         tenant = tenant.lower()
-        if tenant in {LOCAL_TENANT_ID, _NIL}:
+        if tenant in {LOCAL_TENANT_ID, SYSTEM_TENANT_ID, _NIL}:
             _reject("tenant")
         roles = _roles(claims.get("roles"))
         if not roles & accept:

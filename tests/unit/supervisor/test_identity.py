@@ -35,6 +35,7 @@ from cuo_supervisor.identity import (
     LOCAL_TENANT_ID,
     REASONS,
     ROLE_APPROVER,
+    SYSTEM_TENANT_ID,
     Identity,
     TokenVerifier,
     check_persona,
@@ -188,6 +189,7 @@ NOW = int(time.time())
         ({"tenant_id": TENANT.replace("-", "")}, "tenant"),
         ({"tenant_id": 5}, "tenant"),
         ({"tenant_id": LOCAL_TENANT_ID}, "tenant"),
+        ({"tenant_id": SYSTEM_TENANT_ID}, "tenant"),
         ({"tenant_id": str(uuid.UUID(int=0))}, "tenant"),
         ({"roles": ...}, "role"),
         ({"roles": []}, "role"),
@@ -548,3 +550,10 @@ def test_local_operator_is_any_persona() -> None:
 def test_reasons_are_closed() -> None:
     """There are fifteen reasons; another one is a decision, not an accident."""
     assert len(REASONS) == 15
+
+
+def test_the_reserved_tenant_is_the_stores() -> None:
+    """The supervisor may not import the store here, so both name it and this holds them together."""
+    from cuo_checkpoint.cuts import SYSTEM_TENANT
+
+    assert str(SYSTEM_TENANT) == SYSTEM_TENANT_ID
