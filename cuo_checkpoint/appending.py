@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
@@ -58,6 +58,10 @@ class Append:
     chain_parent: bool = False
     deliberate: bool = False
     """A fork that was asked for, which strict_parent is not about."""
+
+    def writes_only(self) -> Append:
+        """The same without its rows: for a checkpoint that is there, whose writes may not be."""
+        return replace(self, events=(), document=None, state=None, outbox=(), chain_parent=False)
 
 
 class AppendPlans(ReadPlans):

@@ -297,8 +297,7 @@ def _stored(store: PostgresCheckpointer, append: Append) -> Plan[bool]:
     rows = yield store.plans._append(append)
     stored = bool(rows[0][0] == "stored")
     if not stored and append.writes:
-        append.events, append.document, append.state = (), None, None
-        rows = yield store.plans._append(append)
+        rows = yield store.plans._append(append.writes_only())
         stored = bool(rows[0][0] == "stored")
     return stored
 

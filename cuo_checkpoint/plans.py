@@ -116,7 +116,10 @@ class Plans(AppendPlans):
         try:
             if first:
                 yield Wait(first, 60.0)
-            yield self._append(append)
+            rows = yield self._append(append)
+            if parked and rows[0][0] == "duplicate":
+                # The checkpoint was there already; the writes it was to carry may not be.
+                yield self._append(append.writes_only())
         except CheckpointConflict as refused:
             ended = refused
             yield Call(

@@ -839,6 +839,9 @@ BEGIN
     LOOP
         SELECT t.head_seq INTO v_head FROM cuo_threads t
             WHERE t.tenant_id = p_tenant AND t.thread_id = v_thread AND t.checkpoint_ns = '' FOR UPDATE;
+        -- A call whose answer was lost comes again with the run it was given: it has been done.
+        CONTINUE WHEN EXISTS (SELECT FROM cuo_thread_tombstones d
+                              WHERE d.tenant_id = p_tenant AND d.thread_id = v_thread AND d.run_id = p_run);
         PERFORM cuo_open_run(p_tenant, p_run, v_thread, p_trace);
         v_id := gen_random_uuid();
         INSERT INTO cuo_thread_tombstones (tenant_id, tombstone_id, thread_id, kind, hidden_run_id, up_to_seq, run_id)

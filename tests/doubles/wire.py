@@ -1,8 +1,9 @@
 """A proxy that counts PostgreSQL's protocol messages and strikes before a chosen one.
 
 Every message that passes, in either direction, once a connection is ready, is a step. Before step
-`strike_at` is passed on, either the client process is killed (SIGKILL, and the server then sees
-its socket close), or the server process of that connection is terminated.
+`strike_at` is passed on, one of three things happens: "kill", the client process gets SIGKILL and
+the server sees its socket close; "terminate", the server process of that connection is terminated;
+"cut", the connection breaks in between, both living on, so that nobody knows what the other heard.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Wire:
         self.rearm(None, "kill")
         threading.Thread(target=self._accept, daemon=True).start()
 
-    def rearm(self, strike_at: int | None, mode: Literal["kill", "terminate"]) -> None:
+    def rearm(self, strike_at: int | None, mode: Literal["kill", "terminate", "cut"]) -> None:
         """Starts counting anew; None only counts."""
         with self._lock:
             self.steps: list[str] = []
@@ -86,6 +87,7 @@ class Wire:
             self.struck = True
             if self._mode == "kill":
                 os.kill(link.client_pid, signal.SIGKILL)
+            if self._mode in ("kill", "cut"):
                 return False
         with psycopg.connect(self._admin, autocommit=True) as conn:
             conn.execute("SELECT pg_terminate_backend(%s)", (link.server_pid,))

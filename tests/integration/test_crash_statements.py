@@ -1,4 +1,4 @@
-"""Death between any two protocol messages of a call: of the writer, and of its server process.
+"""Death between any two protocol messages of a call: of the writer, its server process, the line.
 
 Acknowledged means present; unacknowledged means whole or absent; the chain is intact; the same
 call again, and a run, go on from there.
@@ -192,6 +192,7 @@ CALLS = ("put", "put_writes", "delete_thread", "copy_thread", "run")
 SWEEPS = [
     *((do, "kill", "sync") for do in CALLS),
     *((do, "terminate", "sync") for do in CALLS),
+    *((do, "cut", "sync") for do in CALLS),
     ("put", "terminate", "async"),
     ("copy_thread", "terminate", "async"),
 ]
