@@ -134,12 +134,13 @@ print(first.path_taken, second.path_taken, *(d.path_taken for d in third),
 
 @pytest.mark.slow
 @pytest.mark.clause("101-2", "101-6")
-def test_a_program_needs_one_import_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_program_needs_one_import_and_leaves_nothing_behind(
+    tmp_path: Path, open_tmp_path: Path
+) -> None:
     """Local mode, dry run first, both colours, the cascade through a gateway; the server stops."""
     from loopback_gateway import LoopbackGateway
 
-    home = Path(f"/tmp/cuo-lib-{uuid.uuid4().hex[:8]}")
-    home.mkdir(mode=0o711)
+    home = open_tmp_path
     with LoopbackGateway() as gateway:
         ended = subprocess.run(
             [sys.executable, "-c", PROGRAM],
