@@ -172,6 +172,7 @@ def test_only_the_archiver_may(aged: AgedLog, role: str) -> None:
                 conn.execute(text)
 
 
+@pytest.mark.clause("102-4")
 def test_a_month_past_keeping_goes_whole(aged: AgedLog, tenant_id: str) -> None:
     """All three tables' month, its runs and threads in the index; the chain says so; once."""
     aged.at(MARCH)
