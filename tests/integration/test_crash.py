@@ -129,13 +129,14 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("durability", ["sync", "async"])
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize(
+    ("colour", "durability"), [("sync", "async"), ("async", "sync")], ids=["blocking", "awaiting"]
+)
 @pytest.mark.parametrize("point", FEW)
 def test_a_killed_fan_out_goes_on(
     act: Callable[..., Any], lens: Any, tmp_path: Path, point: str, colour: str, durability: str
 ) -> None:
-    """Parallel nodes, in both colours and durabilities: what had finished is not run again."""
+    """Parallel nodes, blocking and awaiting, stored at once or in the background."""
     survives(act, lens, tmp_path, "fan", point, colour=colour, durability=durability)
 
 

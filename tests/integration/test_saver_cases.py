@@ -880,6 +880,7 @@ def test_case_37_backends_that_die_in_mid_run_double_nothing(
         assert lens.events(f"t{n:02}") == whole
 
 
+@pytest.mark.slow
 def test_case_37_a_server_that_is_gone_is_said_so(tenant_id: str, tmp_path: Any) -> None:
     """No server: a typed error in seconds, not a hang."""
     from cuo_checkpoint.errors import StoreUnavailable
