@@ -20,6 +20,7 @@ from cuo_checkpoint.canonical import JsonValue, canonical_bytes
 from cuo_checkpoint.configs import metadata_of, tuple_config
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import CheckpointConflict, InvalidIdentifier, SerialiseError
+from cuo_checkpoint.parking import Parked
 from cuo_checkpoint.reading import Cursor, Page
 from cuo_checkpoint.rebuild import Pending
 from cuo_checkpoint.records import (
@@ -36,7 +37,7 @@ from cuo_checkpoint.records import (
     split_channels,
 )
 from cuo_checkpoint.serde import text_to_tree
-from cuo_checkpoint.tracker import Parked, RunTracker
+from cuo_checkpoint.tracker import RunTracker
 
 __all__ = ["OUTBOX_CHANNEL", "Page", "Plans"]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from cuo_checkpoint import derive
 from cuo_checkpoint.derive import HIDDEN_ENTRY, TaskRef, WriteSummary
-from cuo_checkpoint.records import Encoded
+from cuo_checkpoint.records import CheckpointKind, Encoded, Event
 
-__all__ = ["NamespaceTracker", "TaskTrack", "outer_entry", "visible_names"]
+__all__ = ["NamespaceTracker", "TaskTrack", "add_event", "outer_entry", "visible_names"]
 
 
 @dataclass(slots=True)
@@ -92,3 +92,34 @@ def outer_entry(namespaces: Mapping[str, NamespaceTracker], ns: str) -> uuid.UUI
         if track.ref.name == name and track.entered is not None:
             return track.entered
     return None
+
+
+def add_event(
+    events: list[Event],
+    kind: CheckpointKind,
+    parent: uuid.UUID | None,
+    step: int | None,
+    phase: int,
+    ordinal: int,
+    new_id: Callable[[], uuid.UUID],
+    *,
+    node: str | None = None,
+    edge_from: str | None = None,
+    edge_to: str | None = None,
+) -> uuid.UUID:
+    """Appends an event with a fresh id, and returns the id."""
+    row = new_id()
+    events.append(
+        Event(
+            row,
+            kind,
+            parent,
+            step,
+            phase,
+            ordinal,
+            node=node,
+            edge_from=edge_from,
+            edge_to=edge_to,
+        )
+    )
+    return row

@@ -7,45 +7,33 @@ checkpoint the run resumes from. Ids come from the caller, so the same calls giv
 
 from __future__ import annotations
 
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Any
 
 from cuo_checkpoint import derive
 from cuo_checkpoint.derive import HIDDEN_ENTRY, TaskRef, WriteSummary
-from cuo_checkpoint.records import CheckpointKind, Encoded, Event, Phase, WriteSet
-from cuo_checkpoint.supersteps import NamespaceTracker, outer_entry, visible_names
+from cuo_checkpoint.parking import CallsUnderWay
+from cuo_checkpoint.records import CheckpointKind, Encoded, Event, Phase
+from cuo_checkpoint.supersteps import (
+    NamespaceTracker,
+    add_event,
+    outer_entry,
+    visible_names,
+)
 
-__all__ = ["Parked", "RunTracker"]
+__all__ = ["RunTracker"]
 
 _NewId = Callable[[], uuid.UUID]
 
 
-class Parked:
-    """Writes that wait for a put to carry them. `future` ends when they are durable, or failed."""
-
-    __slots__ = ("future", "writes")
-
-    def __init__(self, writes: WriteSet) -> None:
-        self.writes = writes
-        self.future: Future[None] = Future()
-
-    def settle(self, error: BaseException | None) -> None:
-        """Tells the waiting call how the carrying put went."""
-        if error is None:
-            self.future.set_result(None)
-        else:
-            self.future.set_exception(error)
-
-
-class RunTracker:
+class RunTracker(CallsUnderWay):
     """One run: its ids, whether its first row is due, and its namespaces."""
 
     def __init__(
         self, run_id: uuid.UUID, trace_id: str, *, started: bool, last: uuid.UUID | None
     ) -> None:
+        super().__init__()
         self.run_id = run_id
         self.trace_id = trace_id
         self.started = started
@@ -56,67 +44,13 @@ class RunTracker:
         self.limit: int | None = None
         self.last = last
         self.namespaces: dict[str, NamespaceTracker] = {}
-        self.in_flight: dict[str, dict[int, Future[None]]] = {}
-        self.parked: dict[str, list[Parked]] = {}
-        self.unstored: dict[uuid.UUID, Future[None]] = {}
         self.failure: BaseException | None = None
-        self.lock = threading.Lock()
 
     def namespace(self, ns: str) -> NamespaceTracker:
         found = self.namespaces.get(ns)
         if found is None:
             found = self.namespaces[ns] = NamespaceTracker()
         return found
-
-    def under_way(self, ns: str, writes: WriteSet) -> None:
-        """Notes writes that are being stored; their superstep's put waits for them."""
-        self.in_flight.setdefault(ns, {})[id(writes)] = Future()
-
-    def landed(self, ns: str, writes: WriteSet) -> None:
-        """Notes that they are stored, or failed."""
-        with self.lock:
-            done = self.in_flight.get(ns, {}).pop(id(writes), None)
-        if done is not None:
-            done.set_result(None)
-
-    def storing(self, events: Sequence[Event]) -> tuple[Future[None], list[Future[None]]]:
-        """Notes rows about to be stored; returns what `stored` will end, and what to await first.
-
-        A subgraph's first row hangs under a row of the outer graph, which another call stores; only
-        under durability "sync" is that one always there first. Call it holding the lock.
-        """
-        first = [self.unstored[e.parent] for e in events if e.parent in self.unstored]
-        done: Future[None] = Future()
-        self.unstored.update((event.id, done) for event in events)
-        return done, first
-
-    def stored(self, events: Sequence[Event], done: Future[None]) -> None:
-        """Notes that they are stored, or failed."""
-        with self.lock:
-            for event in events:
-                self.unstored.pop(event.id, None)
-        done.set_result(None)
-
-    def park(self, ns: str, writes: WriteSet) -> Parked:
-        """Leaves writes for the next put of their namespace."""
-        parked = Parked(writes)
-        with self.lock:
-            self.parked.setdefault(ns, []).append(parked)
-        return parked
-
-    def unpark(self, ns: str, parked: Parked) -> bool:
-        """Takes them back to store them alone; False when a put has taken them."""
-        with self.lock:
-            waiting = self.parked.get(ns, [])
-            if parked not in waiting:
-                return False
-            waiting.remove(parked)
-            self.under_way(ns, parked.writes)
-            return True
-
-    def take_parked(self, ns: str) -> list[Parked]:
-        """All that wait in a namespace. Call it holding the lock."""
-        return self.parked.pop(ns, [])
 
     def load(
         self,
@@ -225,7 +159,7 @@ class RunTracker:
         if ref is not None:
             track = space.track(ref)
             if ref.name != HIDDEN_ENTRY and not track.attempt_open and not track.done:
-                track.entered = self._add(
+                track.entered = add_event(
                     events,
                     CheckpointKind.NODE_ENTERED,
                     track.entered or space.entry or self.last,
@@ -247,7 +181,7 @@ class RunTracker:
         if failed_run:
             self._siblings(events, space, step, new_id)
             parent = track.entered if track is not None and track.entered else self.last
-            row = self._add(events, CheckpointKind.RUN_FAILED, parent, step, Phase.ENDED, 0, new_id)
+            row = add_event(events, CheckpointKind.RUN_FAILED, parent, step, Phase.ENDED, 0, new_id)
             events[-1].extra = {"error": _described(summary.error)}
             self.ended = True
             self.last = row
@@ -264,7 +198,7 @@ class RunTracker:
         space = self.namespace("")
         events: list[Event] = []
         self._siblings(events, space, space.step, new_id)
-        row = self._add(
+        row = add_event(
             events, CheckpointKind.RUN_FAILED, self.last, space.step, Phase.ENDED, 0, new_id
         )
         events[-1].extra = {"error": {"type": error_type, "message": message}}
@@ -283,7 +217,7 @@ class RunTracker:
         self, events: list[Event], space: NamespaceTracker, step: int | None, new_id: _NewId
     ) -> None:
         self.started = True
-        row = self._add(events, CheckpointKind.RUN_STARTED, None, step, Phase.STARTED, 0, new_id)
+        row = add_event(events, CheckpointKind.RUN_STARTED, None, step, Phase.STARTED, 0, new_id)
         self.last = row
         space.entry = row
 
@@ -298,7 +232,7 @@ class RunTracker:
     ) -> None:
         """An input or fork put that starts no run still needs a row to stand on."""
         name = HIDDEN_ENTRY if source == "input" else f"__{source or 'put'}__"
-        space.entry = self._add(
+        space.entry = add_event(
             events,
             CheckpointKind.NODE_ENTERED,
             outer_entry(self.namespaces, ns) or self.last,
@@ -325,7 +259,7 @@ class RunTracker:
         for track in finished:
             if track.ref.name == HIDDEN_ENTRY or track.completed is not None:
                 continue
-            track.completed = self._add(
+            track.completed = add_event(
                 events,
                 CheckpointKind.NODE_COMPLETED,
                 track.entered or space.entry or self.last,
@@ -352,7 +286,7 @@ class RunTracker:
                 targets = ("__end__",)
             parent = (space.entry or self.last) if hidden else track.completed
             for target in targets:
-                row = self._add(
+                row = add_event(
                     events,
                     CheckpointKind.EDGE_TRAVERSED,
                     parent,
@@ -389,7 +323,7 @@ class RunTracker:
             else:
                 parent = incoming[0] if incoming else None
                 others = [str(e) for e in incoming[1:]]
-            track.entered = self._add(
+            track.entered = add_event(
                 events,
                 CheckpointKind.NODE_ENTERED,
                 parent or space.entry or outer_entry(self.namespaces, ns) or self.last,
@@ -423,7 +357,7 @@ class RunTracker:
             return
         parent = events[-1].id if events else self.last
         kind = CheckpointKind.RUN_FAILED if over else CheckpointKind.RUN_COMPLETED
-        self._add(events, kind, parent, step, Phase.ENDED, 0, new_id)
+        add_event(events, kind, parent, step, Phase.ENDED, 0, new_id)
         if over:
             events[-1].extra = {
                 "error": {"type": "GraphRecursionError", "message": "step limit reached"}
@@ -436,7 +370,7 @@ class RunTracker:
         """A failed superstep has no put: tasks that did finish are said to have, here."""
         for track in space.tasks.values():
             if track.done and track.completed is None and track.ref.name != HIDDEN_ENTRY:
-                track.completed = self._add(
+                track.completed = add_event(
                     events,
                     CheckpointKind.NODE_COMPLETED,
                     track.entered or space.entry or self.last,
@@ -446,36 +380,6 @@ class RunTracker:
                     new_id,
                     node=track.ref.name,
                 )
-
-    @staticmethod
-    def _add(
-        events: list[Event],
-        kind: CheckpointKind,
-        parent: uuid.UUID | None,
-        step: int | None,
-        phase: int,
-        ordinal: int,
-        new_id: _NewId,
-        *,
-        node: str | None = None,
-        edge_from: str | None = None,
-        edge_to: str | None = None,
-    ) -> uuid.UUID:
-        row = new_id()
-        events.append(
-            Event(
-                row,
-                kind,
-                parent,
-                step,
-                phase,
-                ordinal,
-                node=node,
-                edge_from=edge_from,
-                edge_to=edge_to,
-            )
-        )
-        return row
 
 
 def _described(error: Any) -> dict[str, str]:
