@@ -40,7 +40,9 @@ HARD = st.sampled_from(
 WORDS = TEXT | HARD
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(thread=WORDS, node=WORDS, edge=WORDS)
 def test_server_and_python_agree_to_the_byte(
     store: PostgresCheckpointer, lens_of: Any, shared_place: Any, thread: str, node: str, edge: str
@@ -64,7 +66,9 @@ def test_server_and_python_agree_to_the_byte(
         assert canonical_bytes(content["body"]).decode() == row["body"]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     body=st.recursive(
         st.none()

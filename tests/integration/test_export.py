@@ -284,7 +284,7 @@ ATTACKS: dict[str, tuple[Callable[[Path], Any], str]] = {
         _edit("audit.ndjson", lambda rows: [r | {"run_id": rows[-1]["run_id"]} for r in rows]),
         "the run has no chain",
     ),
-    "the tail cut with all counts": (_cut, "is shortened: sealed up to chain row 4, 3 rows"),
+    "the tail cut with all counts": (_cut, "is shortened: sealed up to chain row"),
     "everything rewritten": (_rewrite, "was rewritten: chain row"),
     "a proof of another run": (_drop_run, "its proof is of another run"),
     "a forged head": (_note(lambda note: note.replace(b"\n3\n", b"\n4\n")), "head.note is forged"),
