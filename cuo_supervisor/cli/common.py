@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
@@ -10,11 +9,13 @@ import sys
 import threading
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from cuo_supervisor.settings import Settings
+if TYPE_CHECKING:
+    # --help must not pay for psycopg and pydantic.
+    from cuo_supervisor.settings import Settings
 
 __all__ = [
     "OutputLost",
@@ -151,6 +152,8 @@ def hush_loop() -> None:
     When a step cannot be stored, LangGraph leaves the failures of its parallel writes unread. The
     one that matters was raised, and ends the command with a sentence.
     """
+    import asyncio
+
     if "--debug" not in sys.argv:
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 

@@ -202,6 +202,10 @@ class Stopwatch:
             parts += [f"{name} p{q} {_quantile(spent, q):.1f} ms" for q in (50, 95)]
         return ", ".join(parts)
 
+    def own(self, percent: int) -> float:
+        """Milliseconds of the process's own time that this share of the laps stayed within."""
+        return _quantile(self.computed, percent)
+
     def holds(self, limit_ms: float) -> bool:
         """Whether 95 of 100 stayed below the limit."""
         crowded = os.getloadavg()[0] > (os.cpu_count() or 1)

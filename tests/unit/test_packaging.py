@@ -119,3 +119,16 @@ def test_the_import_contracts_hold() -> None:
         env={**os.environ, "PYTHONIOENCODING": "utf-8"},
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_help_loads_neither_the_store_nor_the_graph() -> None:
+    """`cyberos-cuo --help` stays quick: what a command needs is imported when it is named."""
+    probe = (
+        "import sys; sys.argv = ['cyberos-cuo', '--help']\n"
+        "from cuo_supervisor.cli.main import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "heavy = {'psycopg', 'pydantic', 'langgraph', 'sqlalchemy', 'litellm', 'asyncio'}\n"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
