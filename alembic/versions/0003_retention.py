@@ -599,7 +599,7 @@ AS $fn$
                bool_or(a.kind = 'tombstone') AS hides
         FROM cuo_memory_audit a WHERE a.tenant_id = p_tenant GROUP BY a.run_id
     ), said AS (
-        SELECT a.run_id, max(a.row_sha256) FILTER (WHERE a.chain_seq = c.seq) AS head,
+        SELECT a.run_id, (array_agg(a.row_sha256) FILTER (WHERE a.chain_seq = c.seq))[1] AS head,
                max(a.body::jsonb ->> 'thread_id') FILTER (WHERE a.chain_seq = 1) AS thread_id,
                max(a.body::jsonb ->> 'outcome') FILTER (WHERE a.chain_seq = c.closed) AS outcome,
                max(a.body::jsonb ->> 'task_id') FILTER (WHERE a.chain_seq = c.waited) AS task_id,
