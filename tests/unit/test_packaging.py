@@ -56,8 +56,12 @@ def test_the_wheel_carries_migrations_and_data(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         carried = set(archive.namelist())
-    migrations = {p.name for p in (ROOT / "alembic" / "versions").glob("*.py")}
-    assert {f"cuo_checkpoint/_alembic/versions/{name}" for name in migrations} <= carried
+    migrations = {
+        str(p.relative_to(ROOT / "alembic"))
+        for p in (ROOT / "alembic").rglob("*")
+        if p.suffix in (".py", ".sql")
+    }
+    assert {f"cuo_checkpoint/_alembic/{name}" for name in migrations} <= carried
     assert "cuo_checkpoint/_alembic/env.py" in carried
     data = {
         str(p.relative_to(ROOT))

@@ -1,0 +1,11 @@
+DROP FUNCTION IF EXISTS cuo_tombstone(uuid, text, text, uuid, uuid, text);
+DROP FUNCTION IF EXISTS cuo_list(uuid, text, text, text, jsonb, text, bigint, bigint, timestamptz);
+DROP FUNCTION IF EXISTS cuo_find(uuid, text, text, text, timestamptz, timestamptz, bigint), cuo_id_time(text);
+DROP FUNCTION IF EXISTS cuo_get(uuid, text, text, text, boolean, boolean, uuid);
+DROP FUNCTION IF EXISTS cuo_pending(uuid, text, text, text, timestamptz, timestamptz);
+DROP FUNCTION IF EXISTS cuo_claim(uuid, text, uuid, text, text, jsonb, text, text[]);
+DROP FUNCTION IF EXISTS cuo_record_refused(uuid, text, text, text, uuid, text, text);
+DROP FUNCTION IF EXISTS cuo_append(uuid, text, text, uuid, text, text, text, jsonb, jsonb, text, boolean, jsonb, text[], text[], text, boolean, boolean, boolean, boolean);
+DROP VIEW IF EXISTS cuo_checkpoints_full;
+DROP TABLE IF EXISTS cuo_langgraph_checkpoints, cuo_langgraph_writes, cuo_thread_tombstones;
+DROP FUNCTION IF EXISTS cuo_log_before(), cuo_log_after(), cuo_write_before(), cuo_tombstone_before(), cuo_require_parent(uuid, uuid, text, uuid[]);

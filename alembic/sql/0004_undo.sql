@@ -1,0 +1,1 @@
+DROP TABLE IF EXISTS cuo_seal_leaves, cuo_seal_heads;
