@@ -330,10 +330,17 @@ def test_cancellation_kills_and_passes_on(make: MakeRunner, outbox: Path) -> Non
 
 @pytest.mark.parametrize("sessions", [False, True])
 def test_fork_bomb(make: MakeRunner, sessions: bool) -> None:
-    """Doubling without end is stopped early, and nothing of it is left."""
+    """Doubling without end is stopped early, and nothing of it is left.
+
+    The keeper ends it; for an ordinary account the kernel may be faster and refuse it more.
+    """
     result = run(make(processes=30), double("bomb", timeout_s=20), {"sessions": sessions})
-    assert (result.failure, result.exit_code) == ("crash", -signal.SIGKILL)
-    assert result.duration_ms < 4_000
+    if os.geteuid() != 0 and result.failure is None:
+        assert "refused" in result.stderr
+        assert result.duration_ms < 10_000
+    else:
+        assert (result.failure, result.exit_code) == ("crash", -signal.SIGKILL)
+        assert result.duration_ms < 4_000
     assert _running("doubles/skills/bomb.py") == []
 
 
