@@ -118,7 +118,8 @@ class AppendPlans(ReadPlans):
     def _append_all(self, all_of_it: Sequence[Append]) -> Call:
         """Several appends in one transaction: all of them or none."""
         first, *rest = (self._append(each) for each in all_of_it)
-        return Call(first.query, first.params, first.retried_params, [c.params for c in rest])
+        more = [c.params for c in rest]
+        return Call(first.query, first.params, first.retried_params, more, about=all_of_it)
 
     def _append(self, what: Append) -> Call:
         """The statement for one append. Repeated after a lost connection, it finds its own rows."""
@@ -142,7 +143,7 @@ class AppendPlans(ReadPlans):
             what.adopt,
             what.chain_parent,
         ]
-        return Call(self.statements.append, [*params, False], [*params, True])
+        return Call(self.statements.append, [*params, False], [*params, True], about=what)
 
     def _tracker(self, call: CallConfig, live: LiveRun, *, fresh_input: bool) -> Plan[RunTracker]:
         tracker, abandoned = self.runs.tracker(call, live, fresh_input=fresh_input)

@@ -45,6 +45,8 @@ class Call:
     params: Sequence[Any]
     retried_params: Sequence[Any] | None = None
     more: Sequence[Sequence[Any]] = ()
+    about: Any = None
+    """What telemetry may count once this is committed; see `telemetry.Watch`."""
 
 
 @dataclass(slots=True)
@@ -236,6 +238,11 @@ class SyncDriver:
                     self._weed()
                 time.sleep(delay)
 
+    def pools(self) -> list[ConnectionPool[Any]]:
+        """The pool in use, if one is; opens none."""
+        pool = self._given or self._pool
+        return [pool] if pool is not None and self._pid == os.getpid() else []
+
     def _weed(self) -> None:
         """Drops dead idle connections, so that the repeat does not draw another one."""
         try:
@@ -287,6 +294,15 @@ class AsyncDriver:
             if self._pools.get(loop) is opening:
                 del self._pools[loop]
             raise
+
+    def pools(self) -> list[AsyncConnectionPool[Any]]:
+        """The pools in use, of all loops; opens none. From any thread."""
+        if self._given is not None:
+            return [self._given]
+        if self._pid != os.getpid():
+            return []
+        done = [task for task in self._pools.copy().values() if task.done()]
+        return [t.result() for t in done if not t.cancelled() and t.exception() is None]
 
     async def _opened(self) -> AsyncConnectionPool[Any]:
         pool = AsyncConnectionPool(

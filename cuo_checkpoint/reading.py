@@ -17,6 +17,7 @@ from cuo_checkpoint.errors import DurabilityRefused, SchemaNotReady
 from cuo_checkpoint.rebuild import Pending, rebuild_tuple
 from cuo_checkpoint.serde import tree_to_text
 from cuo_checkpoint.shared import Shared
+from cuo_checkpoint.telemetry import RESUME
 
 __all__ = ["Cursor", "Page", "ReadPlans", "limit_of"]
 
@@ -72,6 +73,7 @@ class ReadPlans(Shared):
                 control is not None,
                 call.run_id,
             ),
+            about=RESUME if control is not None else None,
         )
         lg_id, lg_parent, _, state, langgraph, writes, events, open_run, _, _ = rows[0]
         if control is not None:

@@ -40,6 +40,7 @@ from cuo_checkpoint.errors import CheckpointError, WrongColour
 from cuo_checkpoint.plans import Plans
 from cuo_checkpoint.reading import Cursor, limit_of
 from cuo_checkpoint.serde import Serializer
+from cuo_checkpoint.telemetry import watch, watch_pools
 
 __all__ = ["PostgresCheckpointer"]
 
@@ -113,6 +114,7 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
         )
 
         watch_runs(self)
+        watch_pools(self._sync, self._async)
 
     def on_graph_end(self, thread_id: str, error: BaseException | None) -> None:
         """Told by LangChain's callbacks how a graph's run on this thread ended; see `callback`.
@@ -129,8 +131,8 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
             worker.join(timeout=2.0)
 
     def _quietly(self, plan: Plan[None]) -> None:
-        with contextlib.suppress(CheckpointError):
-            self._sync.run(plan, self.plans.statements.ensure_partitions)
+        with contextlib.suppress(CheckpointError), watch(plan) as call:
+            self._sync.run(call.over(plan), self.plans.statements.ensure_partitions)
 
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
@@ -396,13 +398,15 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
     def run_plan(self, plan: Plan[T], twin: str) -> T:
         """Drives a plan here; `twin` is the method to name when this is the wrong colour."""
         if not _in_running_loop():
-            return self._sync.run(plan, self.plans.statements.ensure_partitions)
+            with watch(plan) as call:
+                return self._sync.run(call.over(plan), self.plans.statements.ensure_partitions)
         plan.close()
         raise WrongColour(f"called inside a running event loop: await {twin}() instead")
 
     async def arun_plan(self, plan: Plan[T]) -> T:
         """Drives a plan on this loop's pool."""
-        return await self._async.run(plan, self.plans.statements.ensure_partitions)
+        with watch(plan) as call:
+            return await self._async.run(call.over(plan), self.plans.statements.ensure_partitions)
 
 
 def _in_running_loop() -> bool:
