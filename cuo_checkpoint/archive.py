@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, func, select, tuple_
 
 from cuo_checkpoint import _sql, partitions
 from cuo_checkpoint.catalog import MonthTable, catalog, months
-from cuo_checkpoint.cuts import Cuts, month_root
+from cuo_checkpoint.cuts import Cuts, Drop, month_root
 from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import SchemaNotReady
 from cuo_checkpoint.models import (
@@ -78,6 +78,10 @@ class VerifyReport:
     chain_rows: int = 0
     writes: int = 0
     broken: list[RunVerification] = field(default_factory=list)
+    cut: list[RunVerification] = field(default_factory=list)
+    """Runs, sound or not, of which rows went with months that retention dropped."""
+
+    drops: list[tuple[uuid.UUID, Drop]] = field(default_factory=list)
     strays: list[str] = field(default_factory=list)
 
     @property
@@ -92,6 +96,17 @@ class VerifyReport:
             "chain_rows": self.chain_rows,
             "writes": self.writes,
             "broken": [verdict.to_json() for verdict in self.broken],
+            "cut": [verdict.to_json() for verdict in self.cut],
+            "dropped_months": [
+                {
+                    "tenant_id": str(tenant),
+                    "month": str(drop.month),
+                    "told_in": drop.chain_seq,
+                    "told_at": drop.at,
+                    "sealed_at": drop.sealed_at,
+                }
+                for tenant, drop in self.drops
+            ],
             "strays": self.strays,
         }
 
@@ -204,6 +219,11 @@ def verify(
             total = _count(conn, RunIndex, tenant_id)
             settled: Counter[tuple[str, uuid.UUID]] = Counter()
             cuts = {tenant: cuts_of(conn, tenant) for tenant in _tenants(conn, tenant_id)}
+            report.drops = [
+                (tenant, drop)
+                for tenant, cut in sorted(cuts.items())
+                for _, drop in sorted(cut.drops.items())
+            ]
             for batch in _batches(all_runs(conn, tenant_id)):
                 for verdict in _verify_batch(reader.engine, tenant_id, batch, cutoff, cuts):
                     _add(report, verdict)
@@ -254,6 +274,8 @@ def _add(report: VerifyReport, verdict: RunVerification) -> None:
     report.writes += verdict.writes
     if not verdict.ok:
         report.broken.append(verdict)
+    if verdict.dropped:
+        report.cut.append(verdict)
 
 
 def _count(conn: Connection, model: Any, tenant_id: uuid.UUID | None) -> int:

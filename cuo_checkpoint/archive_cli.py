@@ -232,6 +232,13 @@ def _show(report: VerifyReport) -> None:
         click.echo(f"and {len(report.broken) - _SHOWN_RUNS} more runs; see --json")
     for stray in report.strays:
         click.echo(stray)
+    for tenant, drop in report.drops:
+        click.echo(f"tenant {tenant}: dropped by retention: {drop}")
+    for verdict in report.cut[:_SHOWN_RUNS]:
+        for gap in verdict.dropped:
+            click.echo(
+                f"run {verdict.run_id}: chain rows {gap.first} to {gap.last} went with {gap.drop}"
+            )
     if report.ok:
         click.echo("Everything agrees.")
         return

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import calendar
 import hashlib
 import itertools
 import json
@@ -83,7 +84,7 @@ def load(data: bytes) -> tuple[Any, Callable[[Any], bytes]]:
     return tree, _quick if plain else canonical
 
 
-_ODD = re.compile(rb"[\xf0-\xf4]|[:,[\s]-?[0-9]{16}|\\u|NaN|Infinity")
+_ODD = re.compile(rb"[\xf0-\xf4]|(?:^|[:,[\s])-?[0-9]{16}|\\u|NaN|Infinity")
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -256,6 +257,31 @@ def included(index: int, size: int, leaf: bytes, path: list[bytes], root: bytes)
     return last == 0 and found == root and 0 <= index < size
 
 
+def early(row: Row) -> str:
+    """Why a row of retention drops a month before its time; "" when it does not."""
+    said, month = row["body"], row["body"]["month"]
+    months, newest = said["older_than_months"], said.get("newest_row")
+    if months < 84:
+        return f"it drops {month} after {months} months"
+    if newest is not None and newest[:7] != month:
+        return f"it drops {month} and speaks of a newest row of {newest}"
+    if said.get("whole"):
+        newest = f"{month}-01"
+    elif newest is None:
+        newest = f"{next_month(month)}-01"
+    year, index = divmod(int(newest[:4]) * 12 + int(newest[5:7]) - 1 + months, 12)
+    day = min(int(newest[8:10]), calendar.monthrange(year, index + 1)[1])
+    if row["at"] <= f"{year:04d}-{index + 1:02d}-{day:02d}{newest[10:]}":
+        return f"it drops {month} before its {months} months are over"
+    return ""
+
+
+def next_month(month: str) -> str:
+    """The month after YYYY-MM."""
+    year, index = divmod(int(month[:4]) * 12 + int(month[5:7]), 12)
+    return f"{year:04d}-{index + 1:02d}"
+
+
 # -- the bundle --------------------------------------------------------------------------------
 
 
@@ -271,6 +297,9 @@ class Verifier:
         self.sealed_at = ""
         self.size = 0
         self.gaps: dict[str, dict[int, Row]] = {}
+        self.drops: dict[str, Row] = {}
+        self.cut: list[str] = []
+        self.leaves: dict[str, list[Row]] = {}
         self.tell: Callable[[str], None] = lambda text: None
 
     def problem(self, text: str) -> None:
@@ -288,7 +317,10 @@ class Verifier:
                 self.problem("the manifest is not of a bundle of this version")
                 return
             self._heads(newer_head)
+            self._leaves()
+            self._retention()
             self._rows()
+            self._missing()
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             self.problem(f"the bundle cannot be read on: {type(error).__name__}: {error}")
 
@@ -331,6 +363,87 @@ class Verifier:
                 )
             elif size == self.size and root != self.root:
                 self.problem(f"split view: two signed trees of {size} leaves")
+
+    def _leaves(self) -> None:
+        """Of a month's bundle: the leaves that speak of the month, once they give the signed root.
+
+        Leaves stand in the order in which they were sealed, and a row is sealed after it was
+        written: the first leaf here, sealed before the month began, answers for all before it.
+        """
+        told, month = self.manifest.get("leaves"), self.manifest["scope"].get("month")
+        if month is None or not self.size:
+            return
+        low, nodes = told["from"], [bytes.fromhex(node) for node in told["subtrees"]]
+        size = low
+        if len(nodes) != size.bit_count():
+            raise ValueError("the leaves do not begin where they say")
+        with (self.folder / "leaves.ndjson").open("rb") as file:
+            for line in file:
+                data, carry, width = line.removesuffix(b"\n"), sha256(b"\0", line[:-1]), size
+                while width & 1:
+                    carry, width = sha256(b"\x01", nodes.pop(), carry), width >> 1
+                nodes.append(carry)
+                leaf = json.loads(data)
+                if size == low > 0 and leaf["sealed_at"][:7] >= month:
+                    self.problem("leaves of the month may be missing before the first one here")
+                size += 1
+                if "statement" in leaf:
+                    for run, _, _ in json.loads(leaf["statement"])["lost"]:
+                        self.leaves.pop(run, None)
+                elif leaf["at"][:7] == month:
+                    self.leaves.setdefault(leaf["run_id"], []).append(leaf)
+        root = nodes.pop() if nodes else b""
+        while nodes:
+            root = sha256(b"\x01", nodes.pop(), root)
+        if (size, root) != (self.size, self.root):
+            self.problem("the leaves are not those of the signed head: some are missing or changed")
+
+    def _retention(self) -> None:
+        """What the signed part of the chain of retention says of dropped months.
+
+        That chain stands first, and is itself checked with all others.
+        """
+        proof = self.proofs.get(RETENTION)
+        sealed = json.loads(proof["leaf"]) if proof else {"chain_seq": 0, "sealed_at": ""}
+        for row in self._lines("audit"):
+            if row["run_id"] != RETENTION:
+                break
+            if row["kind"] != "month_dropped":
+                continue
+            said, number = json.loads(row["row"]), row["chain_seq"]
+            why = early(said)
+            if number > sealed["chain_seq"]:
+                why = "it is not sealed yet: seal, and export again"
+            elif not why and sealed["sealed_at"] < said["at"]:
+                why = "it was sealed before it was written"
+            if why:
+                self.problem(f"run {RETENTION}: chain row {number} excuses nothing: {why}")
+                continue
+            drop = {"month": said["body"]["month"], "told_in": number, "told_at": said["at"],
+                    "sealed_at": sealed["sealed_at"]}  # fmt: skip
+            if not said["body"].get("whole"):
+                self.drops[drop["month"]] = drop
+                for cut in said["body"]["cuts"]:
+                    for gap in cut["gaps"]:
+                        self.gaps.setdefault(cut["run_id"], {})[gap["from"]] = gap | drop
+        self.counts["audit"] = 0
+
+    def _missing(self) -> None:
+        """Runs that were sealed with a row in the month and are not here."""
+        here = {told["run_id"] for told in self.manifest["runs"]}
+        gone = {run: leaves for run, leaves in self.leaves.items() if run not in here}
+        month = self.manifest["scope"].get("month")
+        if not gone or month in self.drops:
+            return
+        if not here - {RETENTION}:
+            self.problem(
+                f"month {month} is missing: {len(gone)} runs were sealed in it, none is here, and "
+                "no drop speaks of it"
+            )
+        for run, leaves in gone.items():
+            self.problem(
+                f"run {run} is missing: its chain row {leaves[-1]['chain_seq']} was sealed"
+            )
 
     def _rows(self) -> None:
         audit, log, writes, tombstones = (
@@ -386,6 +499,7 @@ class RunCheck:
         self.sets: dict[tuple[Any, ...], tuple[int, Row]] = {}
         self.tombstones: dict[str, tuple[int, Row]] = {}
         self.digests: dict[int, str] = {}
+        self.gone: list[Row] = []
         self.dropped = 0
 
     def bad(self, text: str) -> None:
@@ -403,7 +517,10 @@ class RunCheck:
         self._writes(writes)
         for row in tombstones:
             name = f"tombstone {row['tombstone_id']}"
-            self._row(name, row, TOMBSTONE, self.tombstones.pop(row["tombstone_id"], None))
+            said = self.tombstones.pop(row["tombstone_id"], None)
+            if said is None and row["created_at"][:7] in self.bundle.drops:
+                said = (0, row)  # it outlives its month; what the month held of them has a root
+            self._row(name, row, TOMBSTONE, said)
         for number, _ in self.tombstones.values():
             self.bad(f"chain row {number}: the tombstone it speaks of is missing")
         self._seal()
@@ -411,15 +528,26 @@ class RunCheck:
     def _chain(self, rows: Iterable[Row]) -> None:
         tenant, expected, sound = self.bundle.tenant, 1, True
         head = sha256(b"cuo/genesis/v1\x00", f"{tenant}/{self.run}".encode())
-        gaps, self.dropped = self.bundle.gaps.get(self.run, {}), 0
+        gaps, before = self.bundle.gaps.get(self.run, {}), ""
+
+        def step(number: int) -> tuple[bytes, int]:
+            """Over rows that retention dropped and told of: what follows, and its number."""
+            after, wanted = head, expected
+            while number != wanted and wanted in gaps:
+                gap = gaps[wanted]
+                if before[:10] > f"{next_month(gap['month'])}-02":
+                    self.bad(
+                        f"chain rows {wanted} to {gap['to']} are missing: they are said to have gone "
+                        f"with month {gap['month']}, but the row before them is of {before}"
+                    )
+                after, wanted = bytes.fromhex(gap["head"]), gap["to"] + 1
+                self.dropped += gap["log_rows"]
+                self.gone.append(gap)
+            return after, wanted
+
         for row in rows:
             number = row["chain_seq"]
-            while (
-                number != expected and expected in gaps
-            ):  # rows that retention dropped and told of
-                gap = gaps[expected]
-                head, expected = bytes.fromhex(gap["head"]), gap["to"] + 1
-                self.dropped += gap["log_rows"]
+            head, expected = step(number)
             data = row["row"].encode() if "row" in row else base64.b64decode(row["row_base64"])
             digest = sha256(b"cuo/row/v1\x00", head, data)
             why = ""
@@ -432,7 +560,7 @@ class RunCheck:
             if why and sound:
                 self.bad(f"chain row {number} {why}")
             sound, head, expected = sound and not why, bytes.fromhex(row["row_sha256"]), number + 1
-            self.digests[number] = row["row_sha256"]
+            self.digests[number], before = row["row_sha256"], row["created_at"]
             try:
                 said, spell = load(data)
                 if spell(said) != data:
@@ -445,8 +573,15 @@ class RunCheck:
                 self._note(number, said["kind"], said["body"])
             except (ValueError, KeyError, TypeError):
                 self.bad(f"chain row {number}: what it says cannot be read")
+        step(0)
         if not self.digests:
             self.bad("the run has no chain")
+        self.bundle.cut += [
+            f"run {self.run}: chain rows {gap['from']} to {gap['to']} went with month "
+            f"{gap['month']}: retention said so in row {gap['told_in']} of its chain, "
+            f"{gap['told_at']}, sealed by {gap['sealed_at']}"
+            for gap in self.gone
+        ]
 
     def _note(self, number: int, kind: str, body: Row) -> None:
         if kind == "cuo.checkpoint_written":
@@ -456,9 +591,10 @@ class RunCheck:
             self.sets[tuple(body[key] for key in keys)] = (number, body)
         elif kind == "tombstone":
             self.tombstones[body["tombstone_id"]] = (number, body)
-        elif kind == "close" and body["log_rows"] != len(self.said):
+        elif kind == "close" and body["log_rows"] != len(self.said) + self.dropped:
             self.bad(
-                f"chain row {number}: closed with {body['log_rows']} rows, not {len(self.said)}"
+                f"chain row {number}: closed with {body['log_rows']} rows, not "
+                f"{len(self.said) + self.dropped}"
             )
 
     def _row(
@@ -540,12 +676,23 @@ class RunCheck:
         number = said["chain_seq"]
         if (said["tenant_id"], said["run_id"]) != (self.bundle.tenant, self.run):
             self.bad("its proof is of another run")
-        elif number not in self.digests:
-            self.bad(f"is shortened: sealed up to chain row {number}, {rows} rows are here")
-        elif self.digests[number] != said["row_sha256"]:
-            self.bad(f"was rewritten: chain row {number} is not the one sealed")
+        else:
+            for leaf in (said, *self.bundle.leaves.get(self.run, ())):
+                self._sealed(leaf["chain_seq"], leaf["row_sha256"])
         self.bundle.sealed_at = max(self.bundle.sealed_at, said["sealed_at"])
-        self.bundle.unsealed += max(0, rows - number)
+        self.bundle.unsealed += sum(1 for seq in self.digests if seq > number)
+
+    def _sealed(self, number: int, digest: str) -> None:
+        """Holds one chain row against a leaf."""
+        if number not in self.digests:
+            gap = next((g for g in self.gone if g["from"] <= number <= g["to"]), None)
+            if gap is None:
+                last = max(self.digests, default=0)
+                self.bad(f"is shortened: sealed up to chain row {number}, it ends at {last}")
+            elif number == gap["to"] and digest != gap["head"]:
+                self.bad(f"was rewritten: dropped chain row {number} was not the one sealed")
+        elif self.digests[number] != digest:
+            self.bad(f"was rewritten: chain row {number} is not the one sealed")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -572,11 +719,19 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         result = {"ok": not check.problems, "signature_checked": keys is not None,
                   "tree_size": check.size, "rows": check.counts, "unsealed_chain_rows":
-                  check.unsealed, "problems": check.problems}  # fmt: skip
+                  check.unsealed, "dropped_months": list(check.drops.values()),
+                  "cut_by_retention": check.cut, "problems": check.problems}  # fmt: skip
         write(json.dumps(result, indent=2) + "\n")
         return 65 if check.problems else 0
     counts = ", ".join(f"{count} {name}" for name, count in check.counts.items())
     write(f"Checked {counts}.\n")
+    for drop in check.drops.values():
+        write(
+            f"Month {drop['month']} was dropped by retention: row {drop['told_in']} of its chain, "
+        )
+        write(f"{drop['told_at']}, sealed by {drop['sealed_at']}.\n")
+    for text in check.cut:
+        write(f"{text[0].upper()}{text[1:]}.\n")
     for text in check.problems:
         write(f"  {text}\n")
     if check.more:

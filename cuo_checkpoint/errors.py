@@ -223,7 +223,7 @@ class NoteInvalid(CheckpointError):
 
 
 class SealRefused(CheckpointError):
-    """Nothing was signed: the tree would contradict an earlier head. `kind` is behind or inconsistent."""
+    """Nothing was signed: the tree would contradict an earlier head. `kind` is behind, clock or inconsistent."""
 
     def __init__(self, kind: str, reason: str) -> None:
         super().__init__(reason)

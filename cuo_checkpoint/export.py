@@ -3,6 +3,7 @@
     manifest.json      what is here: tenant, runs, counts, the head it was exported at
     audit.ndjson       the chains; log, writes and tombstones .ndjson: the rows they speak of
     proofs.json        each run's newest leaf and its path to the head
+    leaves.ndjson      of a month: every leaf since it began, so that no run of it can be left out
     head.note          the newest signed head
     verify.py          the verifier: one file, Python's standard library only
     summary.html       the same for people
@@ -117,11 +118,15 @@ def export_bundle(
         scope = {"run": str(run_id)} if month is None else {"month": str(month)}
         page = Page(tenant_id, scope)
         runs = _write_rows(conn, tenant_id, places, draft, report, page, progress)
-        head = _write_proofs(conn, tenant_id, runs, draft, report)
+        head, tree = _write_proofs(conn, tenant_id, runs, draft, report)
         page.head(head)
+        leaves = None
+        if month is not None and tree is not None:
+            leaves = _write_leaves(conn, tenant_id, month, tree, draft)
         manifest: dict[str, Any] = {
             "format": bundle_verify.FORMAT,
             "head": head,
+            "leaves": leaves,
             "rows": report.rows,
             "runs": runs,
             "scope": scope,
@@ -187,13 +192,14 @@ def _write_rows(
 
 def _write_proofs(
     conn: Connection, tenant_id: uuid.UUID, runs: list[Any], draft: Path, report: BundleReport
-) -> dict[str, Any] | None:
-    """Each run's newest leaf with its path to the newest head; the head, or None without one."""
+) -> tuple[dict[str, Any] | None, Tree | None]:
+    """Each run's newest leaf with its path to the newest head; head and tree, if there are any."""
     head = conn.execute(
         seal_queries.head_rows(tenant_id).order_by(None).order_by(SealHead.head_no.desc()).limit(1)
     ).one_or_none()
     proofs: dict[str, Any] = {}
     told: dict[str, Any] | None = None
+    tree: Tree | None = None
     if head is not None:
         stream = conn.execute(
             seal_queries.leaf_hashes(tenant_id, head.tree_size),
@@ -222,7 +228,24 @@ def _write_proofs(
                 by_run[name]["sealed"] = {"chain_seq": row.chain_seq, "leaf_index": index}
     report.unsealed_runs = sum(run["sealed"] is None for run in runs)
     (draft / "proofs.json").write_bytes(canonical_bytes(proofs) + b"\n")
-    return told
+    return told, tree
+
+
+def _write_leaves(
+    conn: Connection, tenant_id: uuid.UUID, month: Month, tree: Tree, draft: Path
+) -> dict[str, Any]:
+    """Every leaf that can speak of the month, after one that was sealed before it began.
+
+    A row is sealed after it was written, so no older leaf can; those stand as their subtrees.
+    """
+    query = seal_queries.first_leaf_since(tenant_id, month.start)
+    first = conn.execute(query).scalar_one_or_none()
+    low = max((tree.size if first is None else min(first, tree.size)) - 1, 0)
+    rows = seal_queries.leaf_rows(tenant_id, low, tree.size)
+    with (draft / "leaves.ndjson").open("wb") as file:
+        for row in conn.execute(rows, execution_options={"yield_per": 2000}):
+            file.write(leaf_of(row).to_bytes() + b"\n")
+    return {"from": low, "subtrees": [node.hex() for node in tree.beginning(low).nodes]}
 
 
 def _write_sums(draft: Path) -> None:

@@ -72,7 +72,7 @@ def places_of(
         ]
         runs = sorted(conn.execute(union(*queries)).scalars())
     found: dict[uuid.UUID, RunPlace] = {}
-    indexed = [_RETENTION, *runs] if runs else []
+    indexed = [_RETENTION, *runs]
     for start in range(0, len(indexed), _RUNS):
         query = select(
             RunIndex.run_id,

@@ -145,6 +145,16 @@ class Tree:
                 low = middle
         return path[::-1]
 
+    def beginning(self, size: int) -> CompactRange:
+        """The tree of the first `size` leaves."""
+        if not 0 <= size <= self.size:
+            raise ValueError("no such size")
+        nodes, low = [], 0
+        for bit in _bits(size):
+            nodes.append(self._node(low, low + bit))
+            low += bit
+        return CompactRange(size, nodes)
+
     def consistency(self, first: int, second: int | None = None) -> list[bytes]:
         """What proves that the tree of `first` leaves is the beginning of that of `second`."""
         second = self.size if second is None else second

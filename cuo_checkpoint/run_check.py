@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from cuo_checkpoint import digests
 from cuo_checkpoint.chain import ChainLink, verify_links
-from cuo_checkpoint.cuts import Cuts
+from cuo_checkpoint.cuts import Cuts, Gap, objection
 from cuo_checkpoint.errors import ChainBroken, CheckpointError
 from cuo_checkpoint.partitions import Month
 from cuo_checkpoint.run_records import rfc3339
@@ -46,6 +46,8 @@ class RunVerification:
     writes: int
     problems: tuple[str, ...]
     settled: Mapping[str, int] = field(default_factory=dict, compare=False, repr=False)
+    dropped: tuple[Gap, ...] = ()
+    """Chain rows that are gone with months which retention dropped; no problem."""
 
     @property
     def ok(self) -> bool:
@@ -60,6 +62,7 @@ class RunVerification:
             "chain_rows": self.chain_rows,
             "writes": self.writes,
             "problems": list(self.problems),
+            "dropped": [gap.to_json() for gap in self.dropped],
         }
 
 
@@ -79,6 +82,8 @@ class RunChecker:
         self._cuts = cuts or Cuts()
         self._gaps = self._cuts.of(run_id)
         self._next = 1
+        self._before: dt.datetime | None = None
+        self._stepped: list[Gap] = []
         self._gone = 0
         self._gone_log_rows = 0
         self.holds: dict[uuid.UUID, Mapping[str, Any]] = {}
@@ -91,6 +96,7 @@ class RunChecker:
         self._problems: list[str] = []
         self._more = 0
         self._head: bytes | None = None
+        self._content: Mapping[str, Any] = {}
         self.threads: set[str] = set()
         self.checkpoints: set[tuple[str, str, str]] = set()
         self._closed: str | None = None
@@ -119,6 +125,7 @@ class RunChecker:
             self.problem(f"chain row {self.chain_rows}: its bytes are no JSON object")
         for _ in noted:
             pass
+        self._step_over(0)
         if self.chain_rows == 0:
             self.problem("the run has no chain: every audit row is missing")
 
@@ -133,12 +140,19 @@ class RunChecker:
                 self._note(number, row["kind"], self._body(number, row))
             except (ValueError, KeyError, TypeError, AttributeError):
                 self.problem(f"chain row {number}: what it says cannot be read")
+            self._before = row["created_at"]
             yield ChainLink(number, row["row_bytes"], row["prev_sha256"], row["row_sha256"])
 
     def _step_over(self, number: int) -> None:
-        """Counts what retention dropped before this chain row."""
+        """Counts what retention dropped before this chain row, or (0) after the last."""
         while number != self._next and self._next in self._gaps:
             gap = self._gaps[self._next]
+            if gap.misplaced(self._before):
+                self.problem(
+                    f"chain rows {gap.first} to {gap.last} are missing: they are said to have gone "
+                    f"with {gap.drop}, but the row before them is younger than that month"
+                )
+            self._stepped.append(gap)
             self._gone += gap.last - gap.first + 1
             self._gone_log_rows += gap.log_rows
             self._next = gap.last + 1
@@ -146,6 +160,7 @@ class RunChecker:
 
     def _body(self, number: int, row: Mapping[str, Any]) -> Mapping[str, Any]:
         content, body = json.loads(row["row_bytes"]), json.loads(row["body"])
+        self._content = content
         columns = {
             "at": rfc3339(row["created_at"]),
             "body": body,
@@ -177,6 +192,10 @@ class RunChecker:
             self.threads.add(str(body["thread_id"]))
         elif kind == "tombstone":
             self.tombstones[uuid.UUID(str(body.get("tombstone_id")))] = {**body, "number": number}
+        elif kind == "month_dropped":
+            why = objection(self._content)
+            if why is not None:
+                self.problem(f"chain row {number}: {why}; it excuses nothing that is missing")
         elif kind == "hold":
             self.holds[uuid.UUID(str(body.get("hold_id")))] = {**body, "number": number}
         elif kind == "close":
@@ -333,6 +352,7 @@ class RunChecker:
             self.writes,
             tuple(problems),
             self._settled,
+            tuple(self._stepped),
         )
 
     def _settle(self, table: str, row: Mapping[str, Any]) -> None:

@@ -22,6 +22,7 @@ import psycopg
 from sqlalchemy import Connection, Engine, Row, exc, func, insert, select, text
 
 from cuo_checkpoint import chain, seal_queries
+from cuo_checkpoint.cuts import Cuts
 from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import NoteInvalid, SealRefused
 from cuo_checkpoint.head_files import HeadFolder
@@ -31,6 +32,7 @@ from cuo_checkpoint.merkle import CompactRange, verify_consistency
 from cuo_checkpoint.models import SealHead, SealLeaf
 from cuo_checkpoint.notes import Checkpoint, SignedNote, key_id, verified
 from cuo_checkpoint.sessions import open_engine, reading
+from cuo_checkpoint.verify import cuts_of
 
 __all__ = ["SealReport", "Sealer"]
 
@@ -41,6 +43,9 @@ _RUNS: Final = 500
 """Runs whose new rows are read in one query."""
 
 _FETCH: Final = 2000
+
+_CLOCKS_APART: Final = dt.timedelta(hours=1)
+"""What is sealed is dated by the database; the sealer's own host vouches for the hour."""
 
 
 @dataclass(slots=True)
@@ -154,7 +159,14 @@ class Sealer:
             .order_by(SealHead.head_no.desc())
             .limit(1)
         ).one_or_none()
-        now = conn.execute(select(func.now())).scalar_one()
+        now: dt.datetime = conn.execute(select(func.now())).scalar_one()
+        if abs(now - dt.datetime.now(dt.UTC)) > _CLOCKS_APART:
+            raise SealRefused(
+                "clock",
+                f"tenant {tenant_id}: the database's clock says {now:%Y-%m-%dT%H:%MZ}, which is more "
+                "than an hour from this host's. A head signs the time it was sealed: mend the "
+                "clocks first.",
+            )
         tree = Grown(0, CompactRange(), None, frozenset(), now)
         if row is not None:
             try:
@@ -246,6 +258,10 @@ class Sealer:
                 max(run.newest_at for run in wanted.values()),
             ),
         )
+        # A run's first seal may come after its first months were dropped.
+        cuts = Cuts()
+        if any(run.sealed_seq is None for run in wanted.values()):
+            cuts = cuts_of(conn, tenant_id)
         heads: dict[uuid.UUID, tuple[int, bytes, dt.datetime]] = {}
         broken: set[uuid.UUID] = set()
         for row in conn.execute(query, execution_options={"yield_per": _FETCH}):
@@ -256,6 +272,9 @@ class Sealer:
                 run.sealed_sha256 or chain.genesis(tenant_id, row.run_id),
                 run.first_at,
             )
+            gaps = cuts.of(row.run_id)
+            while row.chain_seq != seq + 1 and (gap := gaps.get(seq + 1)):
+                seq, head = gap.last, gap.head
             fits = row.prev_sha256 == head and chain.link(head, row.row_bytes) == row.row_sha256
             if row.chain_seq != seq + 1 or not fits:
                 broken.add(row.run_id)

@@ -9,7 +9,7 @@ What no head covers yet is invisible here: `unsealed` says how much that is.
 
 from __future__ import annotations
 
-import re
+import datetime as dt
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -20,21 +20,21 @@ from sqlalchemy import Connection, func, select
 
 from cuo_checkpoint import seal_queries
 from cuo_checkpoint.catalog import catalog, months
+from cuo_checkpoint.cuts import Drop
 from cuo_checkpoint.errors import ExportRefused, NoteInvalid
 from cuo_checkpoint.head_files import HeadFolder
 from cuo_checkpoint.leaves import Leaf, Loss, losses_of, origin_of
 from cuo_checkpoint.merkle import CompactRange
-from cuo_checkpoint.models import AuditRow
 from cuo_checkpoint.notes import Checkpoint, PublicKey, SignedNote, verified
 from cuo_checkpoint.partitions import FLOOR_MONTHS, Month
 from cuo_checkpoint.seal_findings import Finding, FindingKind, SealCheck
 from cuo_checkpoint.sessions import open_engine, reading
+from cuo_checkpoint.verify import cuts_of
 
 __all__ = ["Finding", "FindingKind", "SealCheck", "check_tenant", "losses", "tenants_with_runs"]
 
 _BATCH: Final = 500
 _AUDIT: Final = "cuo_memory_audit"
-_MONTH: Final = re.compile(r'"month":"([0-9]{4})-([0-9]{2})')
 
 
 @dataclass(slots=True)
@@ -98,7 +98,8 @@ def tenants_with_runs(url: str, *, schema: str = "public") -> list[uuid.UUID]:
 def losses(conn: Connection, tenant_id: uuid.UUID, leaves: Iterator[Leaf]) -> list[Loss]:
     """The runs that are not as the leaves say, and where they end now: for a declaration."""
     found = _Heads()
-    for batch in _batches(leaves):
+    dropped = _dropped(conn, tenant_id)
+    for batch in _batches(leaf for leaf in leaves if Month.of(leaf.at) not in dropped):
         _compare(conn, tenant_id, batch, found)
     ends = _ends(conn, tenant_id, list(found.suspects))
     return [
@@ -321,7 +322,8 @@ def _against_tables(
 
 def _judge(conn: Connection, check: SealCheck, found: _Heads, present: set[Month]) -> None:
     """Says of each run that is not as sealed what happened to it."""
-    dropped = _dropped(conn)
+    drops = _dropped(conn, check.tenant_id)
+    dropped = set(drops)
     bad = Counter(Month.of(x.at) for told in found.suspects.values() for x in told)
     for month, count in sorted(bad.items()):
         if month not in present:
@@ -329,7 +331,7 @@ def _judge(conn: Connection, check: SealCheck, found: _Heads, present: set[Month
             check.add(
                 FindingKind.DROPPED_MONTH if known else FindingKind.MISSING_MONTH,
                 f"month {month} is gone with {count} sealed heads"
-                + (", as retention recorded" if known else " and no month_dropped row says why"),
+                + (f": {drops[month]}" if known else " and no month_dropped row says why"),
             )
         elif count == found.at_month[month] and count > 1:
             check.add(
@@ -338,9 +340,9 @@ def _judge(conn: Connection, check: SealCheck, found: _Heads, present: set[Month
             )
     ends = _ends(conn, check.tenant_id, list(found.suspects))
     for run, told in sorted(found.suspects.items()):
-        if all(Month.of(leaf.at) in dropped - present for leaf in told):
-            continue
-        _judge_run(conn, check, run, told, ends.get(run))
+        rest = [leaf for leaf in told if Month.of(leaf.at) not in dropped - present]
+        if rest:
+            _judge_run(conn, check, run, rest, ends.get(run))
     for run, (loss, reason) in sorted(found.declared.items()):
         check.add(
             FindingKind.DECLARED_LOSS,
@@ -382,16 +384,15 @@ def _ends(conn: Connection, tenant_id: uuid.UUID, runs: Sequence[uuid.UUID]) -> 
     return ends
 
 
-def _dropped(conn: Connection) -> set[Month]:
-    """Months that retention says it dropped, under whatever tenant it keeps its chain.
+def _dropped(conn: Connection, tenant_id: uuid.UUID) -> dict[Month, Drop]:
+    """Months that retention dropped, as the tenant's own chain of retention says.
 
-    Only those past the floor are believed: the row that says so lies in the same database.
+    Only those past the floor are believed, by this host's clock too: the row that says so lies in
+    the same database.
     """
-    now = Month.of(conn.execute(select(func.now())).scalar_one())
-    found = set()
-    query = select(AuditRow.body).where(AuditRow.kind == "month_dropped")
-    for body in conn.execute(query).scalars():
-        name = _MONTH.search(body)
-        if name and (month := Month(int(name[1]), int(name[2]))).until(now) >= FLOOR_MONTHS:
-            found.add(month)
-    return found
+    now = Month.of(min(conn.execute(select(func.now())).scalar_one(), dt.datetime.now(dt.UTC)))
+    return {
+        month: drop
+        for month, drop in cuts_of(conn, tenant_id).drops.items()
+        if month.until(now) >= FLOOR_MONTHS
+    }

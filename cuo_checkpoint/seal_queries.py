@@ -33,6 +33,7 @@ __all__ = [
     "LOCK",
     "advanced",
     "chain_rows",
+    "first_leaf_since",
     "head_rows",
     "leaf_hashes",
     "leaf_rows",
@@ -71,6 +72,13 @@ def leaf_rows(tenant_id: uuid.UUID, low: int, high: int) -> AnySelect:
         .where(SealLeaf.tenant_id == tenant_id)
         .where(SealLeaf.leaf_index >= low, SealLeaf.leaf_index < high)
         .order_by(SealLeaf.leaf_index)
+    )
+
+
+def first_leaf_since(tenant_id: uuid.UUID, at: dt.datetime) -> AnySelect:
+    """The number of the first leaf that was sealed at an instant or later, if any was."""
+    return select(func.min(SealLeaf.leaf_index)).where(
+        SealLeaf.tenant_id == tenant_id, SealLeaf.sealed_at >= at
     )
 
 

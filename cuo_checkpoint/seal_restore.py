@@ -22,6 +22,7 @@ from cuo_checkpoint.models import AuditRow, SealHead, SealLeaf
 from cuo_checkpoint.notes import verified
 from cuo_checkpoint.seal import Grown, Sealer, SealReport
 from cuo_checkpoint.seal_check import losses
+from cuo_checkpoint.verify import cuts_of
 
 __all__ = ["declare_restore"]
 
@@ -130,8 +131,11 @@ def _sealed_anew(conn: Connection, tenant_id: uuid.UUID, loss: Loss, tree: Grown
         .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id == loss.run_id)
         .order_by(AuditRow.chain_seq)
     )
+    gaps = cuts_of(conn, tenant_id).of(loss.run_id)
     head, seq, at = chain.genesis(tenant_id, loss.run_id), 0, tree.sealed_at
     for row in conn.execute(query, execution_options={"yield_per": 2000}):
+        while row.chain_seq != seq + 1 and (gap := gaps.get(seq + 1)):
+            seq, head = gap.last, gap.head
         fits = row.prev_sha256 == head and chain.link(head, row.row_bytes) == row.row_sha256
         if row.chain_seq != seq + 1 or not fits:
             raise SealRefused(

@@ -18,8 +18,17 @@ from sqlalchemy import cast as sql_cast
 
 from cuo_checkpoint import chain, digests, run_queries
 from cuo_checkpoint.cuts import RETENTION_RUN, Cuts
-from cuo_checkpoint.models import AuditRow, Hold, LogRow, PendingWriteRow, RunIndex, Tombstone
+from cuo_checkpoint.models import (
+    AuditRow,
+    Hold,
+    LogRow,
+    PendingWriteRow,
+    RunIndex,
+    SealLeaf,
+    Tombstone,
+)
 from cuo_checkpoint.run_check import RunChecker, RunVerification
+from cuo_checkpoint.run_records import rfc3339
 
 __all__ = ["RunVerification", "all_runs", "cuts_of", "verify_run"]
 
@@ -78,8 +87,8 @@ def verify_run(
 def cuts_of(conn: Connection, tenant_id: uuid.UUID) -> Cuts:
     """What the tenant's chain says of dropped months; nothing where none was dropped.
 
-    A row whose digest does not follow from its bytes is passed over: what it would excuse is then
-    reported as missing, and itself when its own chain is verified.
+    A row whose digest does not follow from its bytes, or that drops a month before its time, is
+    passed over: what it would excuse is then reported as missing, and itself with its own chain.
     """
     cuts = Cuts()
     index = select(RunIndex.__table__).where(
@@ -89,10 +98,19 @@ def cuts_of(conn: Connection, tenant_id: uuid.UUID) -> Cuts:
     if own is None:
         return cuts
     rows = _chain(tenant_id, RETENTION_RUN).where(AuditRow.kind == "month_dropped")
+    leaves = conn.execute(
+        select(SealLeaf.chain_seq, SealLeaf.sealed_at)
+        .where(SealLeaf.tenant_id == tenant_id, SealLeaf.run_id == RETENTION_RUN)
+        .order_by(SealLeaf.leaf_index)
+    ).all()
+
+    def sealed(number: int) -> Iterator[str]:
+        return (rfc3339(leaf.sealed_at) for leaf in leaves if leaf.chain_seq >= number)
+
     for row in conn.execute(_between(rows, AuditRow.created_at, run_queries.span(own))):
         if chain.link(row.prev_sha256, row.row_bytes) == row.row_sha256:
-            with contextlib.suppress(ValueError, KeyError, TypeError):
-                cuts.add(json.dumps(json.loads(row.row_bytes)["body"]))
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                cuts.add(json.loads(row.row_bytes), next(sealed(row.chain_seq), None))
     return cuts
 
 

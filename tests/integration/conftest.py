@@ -7,16 +7,23 @@ import datetime as dt
 import hashlib
 import inspect
 import json
+import sys
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from psycopg import sql
 from psycopg.rows import dict_row
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+from aged_log import NOW, AgedLog, utc
+from database_clock import DatabaseClock
 
 from cuo_checkpoint import PostgresCheckpointer
 from cuo_checkpoint.canonical import canonical_bytes
@@ -158,6 +165,31 @@ def drive(colour: str) -> Callable[..., Any]:
         return asyncio.run(run())
 
     return call
+
+
+@pytest.fixture(scope="session")
+def aged_template(cluster: Any) -> Iterator[str]:
+    """A database with months of 2018 and the last two years, and a clock that can be set."""
+    name = f"cuo_aged_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(cluster.admin, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {cluster.template} OWNER cyberos_owner")
+    clock = DatabaseClock(cluster.dsn(name))
+    clock.months(utc(2018, 3, 1), utc(2018, 3, 2))
+    clock.months(utc(2025, 10, 1), NOW)
+    yield name
+    with psycopg.connect(cluster.admin, autocommit=True) as conn:
+        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def aged(cluster: Any, aged_template: str) -> Iterator[AgedLog]:
+    """This test's clone of it."""
+    name = f"cuo_aged_{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(cluster.admin, autocommit=True) as conn:
+        conn.execute(f"CREATE DATABASE {name} TEMPLATE {aged_template} OWNER cyberos_owner")
+    yield AgedLog(cluster, name)
+    with psycopg.connect(cluster.admin, autocommit=True) as conn:
+        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 class Lens:

@@ -327,7 +327,20 @@ def test_a_month_dropped_by_retention(log: Log) -> None:
     )
     assert kinds(log.found()[1]) == [FindingKind.MISSING_MONTH, FindingKind.MISSING_RUN]
     log.attack(SAY_DROPPED, month="2018-01")
-    assert kinds(log.found()[1]) == [FindingKind.DROPPED_MONTH]
+    assert kinds(log.found()[1]) == [FindingKind.MISSING_MONTH, FindingKind.MISSING_RUN]
+    log.attack("DELETE FROM cuo_memory_audit WHERE chain_seq = 1 AND kind = 'month_dropped'")
+    says = "SELECT cuo_retention_says(%s, 'month_dropped', %s)"
+    body: dict[str, Any] = {"cuts": [], "month": "2018-01", "newest_row": None, "tables": {}}
+    with psycopg.connect(log.admin, autocommit=True) as conn:
+        for months, believed in ((83, False), (84, True)):
+            told = canonical_bytes(body | {"older_than_months": months}).decode()
+            conn.execute(says, [log.tenant, told])
+            found = log.found()[1]
+            assert (kinds(found) == [FindingKind.DROPPED_MONTH]) is believed
+    assert "by row 3 of retention" in found[0][1]
+    assert "not sealed yet" in found[0][1]
+    log.seal()
+    assert "not sealed yet" not in log.found()[1][0][1]
 
 
 def test_a_month_dropped_and_rebuilt(log: Log) -> None:

@@ -17,6 +17,10 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+from bundle_command import check, fit_sums
+
 from cuo_checkpoint import CheckpointWriter, chain, keys
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import ExportRefused, RunUnknown
@@ -97,21 +101,6 @@ def case(shared_place: Any, store: Any, tenant_id: str, tmp_path: Path) -> Case:
     made = Case(shared_place, store, uuid.UUID(tenant_id), tmp_path)
     made.seal()
     return made
-
-
-def check(bundle: Path, *options: str | Path) -> tuple[int, dict[str, Any]]:
-    """Runs the bundle's own verifier on a Python with nothing installed, outside our folder."""
-    command = [sys.executable, "-I", "-S", str(bundle / "verify.py"), str(bundle), "--json"]
-    done = subprocess.run(
-        [*command, *map(str, options)],
-        capture_output=True,
-        text=True,
-        env={"PATH": "/usr/bin"},
-        cwd="/",
-        check=False,
-    )
-    assert done.stderr == ""
-    return done.returncode, json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("month", [True, False])
@@ -242,6 +231,21 @@ def _cut(bundle: Path) -> None:
     (bundle / "manifest.json").write_bytes(canonical_bytes(manifest))
 
 
+def _hide_run(bundle: Path) -> None:
+    """The last run is left out with its rows, its proof and every count."""
+    manifest = json.loads((bundle / "manifest.json").read_bytes())
+    gone = manifest["runs"].pop()["run_id"]
+    for name in manifest["rows"]:
+        path = bundle / f"{name}.ndjson"
+        kept = [x for x in path.read_bytes().splitlines() if json.loads(x)["run_id"] != gone]
+        manifest["rows"][name] = len(kept)
+        path.write_bytes(b"".join(line + b"\n" for line in kept))
+    proofs = json.loads((bundle / "proofs.json").read_bytes())
+    del proofs[gone]
+    (bundle / "proofs.json").write_bytes(canonical_bytes(proofs))
+    (bundle / "manifest.json").write_bytes(canonical_bytes(manifest))
+
+
 def _drop_run(bundle: Path) -> None:
     """A run's proof is given to another."""
     proofs = json.loads((bundle / "proofs.json").read_bytes())
@@ -286,6 +290,11 @@ ATTACKS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "the tail cut with all counts": (_cut, "is shortened: sealed up to chain row"),
     "everything rewritten": (_rewrite, "was rewritten: chain row"),
+    "a run left out with all counts": (_hide_run, "is missing: its chain row"),
+    "leaves left out": (
+        _edit("leaves.ndjson", lambda rows: rows[:-1]),
+        "the leaves are not those of the signed head",
+    ),
     "a proof of another run": (_drop_run, "its proof is of another run"),
     "a forged head": (_note(lambda note: note.replace(b"\n3\n", b"\n4\n")), "head.note is forged"),
     "a damaged head": (_note(lambda note: note[50:]), "head.note is malformed"),
@@ -325,9 +334,7 @@ def test_a_changed_bundle_is_reported(
     assert any(
         "is not the one in SHA256SUMS" in p or "cannot be read" in p for p in said["problems"]
     )
-    names = sorted(p.name for p in bundle.iterdir() if p.name != "SHA256SUMS")
-    sums = subprocess.run(["sha256sum", *names], cwd=bundle, capture_output=True, check=True)
-    (bundle / "SHA256SUMS").write_bytes(sums.stdout)
+    fit_sums(bundle)
     code, said = check(bundle, "--key", good.parent / "trusted.keys")
     assert code == 65
     assert any(finding in problem for problem in said["problems"]), said["problems"]

@@ -6,7 +6,6 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,31 +33,6 @@ LOG = "cuo_langgraph_checkpoints"
 ANOTHER_HOLD = """INSERT INTO cuo_holds SELECT (jsonb_populate_record(h,
     '{"hold_id": "00000000-0000-0000-0000-000000000007"}')).* FROM cuo_holds h"""
 PARENTS = (LOG, "cuo_langgraph_writes", "cuo_memory_audit")
-
-
-@pytest.fixture(scope="session")
-def aged_template(cluster: Any) -> Iterator[str]:
-    """A database with months of 2018 and the last two years, and a clock that can be set."""
-    name = f"cuo_aged_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(cluster.admin, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE {cluster.template} OWNER cyberos_owner")
-    clock = DatabaseClock(cluster.dsn(name))
-    clock.months(utc(2018, 3, 1), utc(2018, 3, 2))
-    clock.months(utc(2025, 10, 1), NOW)
-    yield name
-    with psycopg.connect(cluster.admin, autocommit=True) as conn:
-        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-@pytest.fixture
-def aged(cluster: Any, aged_template: str) -> Iterator[AgedLog]:
-    """This test's clone of it."""
-    name = f"cuo_aged_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(cluster.admin, autocommit=True) as conn:
-        conn.execute(f"CREATE DATABASE {name} TEMPLATE {aged_template} OWNER cyberos_owner")
-    yield AgedLog(cluster, name)
-    with psycopg.connect(cluster.admin, autocommit=True) as conn:
-        conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 def rows(dsn: str, query: str, *params: Any) -> list[tuple[Any, ...]]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
-import json
 import uuid
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.chain import ChainLink, genesis, link, verify_links
-from cuo_checkpoint.cuts import RETENTION_RUN, SYSTEM_TENANT, Cuts, Gap, month_root
+from cuo_checkpoint.cuts import RETENTION_RUN, SYSTEM_TENANT, Cuts, Drop, Gap, month_root
 from cuo_checkpoint.errors import ChainBroken
 from cuo_checkpoint.partitions import Month
 
@@ -34,6 +35,28 @@ def chain(length: int) -> list[ChainLink]:
 def gap(rows: list[ChainLink], first: int, last: int) -> dict[int, Gap]:
     """Rows `first` to `last`, dropped lawfully."""
     return {first: Gap(first, last, rows[last - 1].row_sha256, 0)}
+
+
+def row(**change: Any) -> dict[str, Any]:
+    """What a chain row says that dropped March 2018, with changes to it or to its body."""
+    said: dict[str, Any] = {
+        "cuts": [
+            {
+                "first_at": "2018-03-10T12:00:00.000000Z",
+                "gaps": [{"from": 1, "head": "aa" * 32, "log_rows": 3, "to": 9}],
+                "run_id": str(RUN),
+                "thread_id": "t",
+            }
+        ],
+        "month": "2018-03",
+        "newest_row": "2018-03-30T12:00:00.000000Z",
+        "older_than_months": 84,
+        "tables": {"cuo_memory_audit": {"rows": 9, "sha256": "bb" * 32}},
+    }
+    at = change.pop("at", "2025-04-01T00:00:00.000000Z")
+    if change.get("whole"):
+        said = {"older_than_months": 84}
+    return {"at": at, "body": said | change, "chain_seq": 2}
 
 
 @given(st.data())
@@ -76,27 +99,39 @@ def test_rows_of_a_gap_that_are_there_are_verified() -> None:
 def test_reading_what_a_chain_says() -> None:
     """Months with their tables, cuts by run, whole months apart."""
     cuts = Cuts()
-    cuts.add(
-        json.dumps(
-            {
-                "cuts": [
-                    {
-                        "first_at": "2018-03-10T12:00:00.000000Z",
-                        "gaps": [{"from": 1, "head": "aa" * 32, "log_rows": 3, "to": 9}],
-                        "run_id": str(RUN),
-                        "thread_id": "t",
-                    }
-                ],
-                "month": "2018-03",
-                "tables": {"cuo_memory_audit": {"rows": 9, "sha256": "bb" * 32}},
-            }
-        )
-    )
-    cuts.add(json.dumps({"month": "2018-04", "whole": True}))
+    cuts.add(row(), "2026-11-01T00:00:00.000000Z")
+    cuts.add(row(month="2018-04", whole=True, at="2025-05-01T00:00:00.000000Z"))
     assert cuts.months == {Month(2018, 3): {"cuo_memory_audit": {"rows": 9, "sha256": "bb" * 32}}}
     assert cuts.whole == {Month(2018, 4)}
-    assert cuts.of(RUN) == {1: Gap(1, 9, b"\xaa" * 32, 3)}
+    drop = Drop(Month(2018, 3), 2, "2025-04-01T00:00:00.000000Z", "2026-11-01T00:00:00.000000Z")
+    assert cuts.of(RUN) == {1: Gap(1, 9, b"\xaa" * 32, 3, drop)}
     assert cuts.of(TENANT) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"at": "2025-03-30T11:59:59.000000Z"}, "it drops 2018-03 before its 84 months are over"),
+        ({"month": "2018-02"}, "speaks of a newest row of 2018-03"),
+        ({"older_than_months": 83}, "after 83 months"),
+        ({"newest_row": None, "at": "2025-03-31T00:00:00.000000Z"}, "before its 84 months"),
+    ],
+)
+def test_a_drop_before_its_time_excuses_nothing(change: dict[str, Any], why: str) -> None:
+    """Whoever wrote it: the floor is checked again where the row is read."""
+    cuts = Cuts()
+    with pytest.raises(ValueError, match=why):
+        cuts.add(row(**change))
+    assert (cuts.months, cuts.gaps) == ({}, {})
+
+
+def test_a_gap_after_its_month_is_misplaced() -> None:
+    """Rows that stood behind a younger row cannot have gone with the month; a day is let pass."""
+    drop = Drop(Month(2018, 3), 2, "2025-04-01T00:00:00.000000Z")
+    lost = Gap(3, 4, bytes(32), 0, drop)
+    assert lost.misplaced(dt.datetime(2018, 4, 3, tzinfo=dt.UTC))
+    assert not lost.misplaced(dt.datetime(2018, 4, 1, 12, tzinfo=dt.UTC))
+    assert not lost.misplaced(None)
 
 
 @given(st.lists(st.binary(min_size=32, max_size=32), max_size=20), st.randoms())
