@@ -35,7 +35,7 @@ RECORD_REFUSED: Final[LiteralString] = (
 """Record a refused overwrite, in a transaction of its own."""
 
 CLAIM: Final[LiteralString] = (
-    "SELECT {schema}.cuo_claim(%s, %s, %s, %s, %s, %s::jsonb, %s, %s::text[])"
+    "SELECT {schema}.cuo_claim(%s, %s, %s, %s, %s, %s::jsonb, %s, %s::text[], %s, %s)"
 )
 """Claim the one right to run an effect of a run; a person's answer is told in its chain."""
 

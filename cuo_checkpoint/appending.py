@@ -110,15 +110,23 @@ class AppendPlans(ReadPlans):
         told: list[str] | None = None,
     ) -> Call:
         name, value = claimed
-        return Call(
-            self.statements.claim,
-            (call.tenant_id, call.thread_id, *run, name, value.text, value.sha256, told),
-        )
+        attempt = str(ids.new_id())
+        params = [
+            call.tenant_id,
+            call.thread_id,
+            *run,
+            name,
+            value.text,
+            value.sha256,
+            told,
+            attempt,
+        ]
+        return Call(self.statements.claim, [*params, False], [*params, True])
 
     def _append_all(self, all_of_it: Sequence[Append]) -> Call:
         """Several appends in one transaction: all of them or none."""
         first, *rest = (self._append(each) for each in all_of_it)
-        more = [c.params for c in rest]
+        more = [c.retried_params or c.params for c in rest]
         return Call(first.query, first.params, first.retried_params, more, about=all_of_it)
 
     def _append(self, what: Append) -> Call:

@@ -75,6 +75,7 @@ _BY_STATE: Final[dict[str, type[errors.CheckpointError]]] = {
     "CU003": errors.ThreadDeleted,
     "CU004": errors.ParentMissing,
     "CU005": errors.RunClosed,
+    "CU006": errors.RunElsewhere,
     "CU009": errors.AuditFailed,
 }
 

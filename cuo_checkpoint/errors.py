@@ -15,7 +15,8 @@
     │   ├── StaleParent             strict_parent: the parent is no longer the newest
     │   ├── ThreadDeleted           the thread carries a tombstone
     │   ├── ParentMissing           the parent row is not in the tenant, or not older
-    │   └── RunClosed               the run has already ended
+    │   ├── RunClosed               the run has already ended
+    │   └── RunElsewhere            the run belongs to another thread
     ├── AuditFailed                 the audit rows of a step could not be written; the step is void
     ├── DurabilityRefused           durability="exit" without allow_exit=True
     ├── WrongColour                 a sync method inside a running event loop
@@ -49,6 +50,7 @@ __all__ = [
     "RetentionFailed",
     "RetentionRefused",
     "RunClosed",
+    "RunElsewhere",
     "RunUnknown",
     "SchemaNotReady",
     "SealRefused",
@@ -182,6 +184,10 @@ class ParentMissing(WriteRefused):
 
 class RunClosed(WriteRefused):
     """The run has already ended; its chain takes no more rows."""
+
+
+class RunElsewhere(WriteRefused):
+    """The run id is taken by a run of another thread. A run lives in one thread: use another id."""
 
 
 class AuditFailed(CheckpointError):

@@ -26,6 +26,7 @@ from cuo_checkpoint.db import Plan, translated
 from cuo_checkpoint.errors import (
     CheckpointConflict,
     InvalidIdentifier,
+    RunElsewhere,
     SchemaNotReady,
     SerialiseError,
     ThreadDeleted,
@@ -261,9 +262,12 @@ def _one(
     metadata = {key: value for key, value in item.metadata.items() if key in kept}
     report.metadata_left_out.update(set(item.metadata) - set(metadata) - {"writes", "thread_id"})
     try:
-        config = _config(item, metadata)
-        append = store.plans.copied(config, item.checkpoint, metadata, pending)
-        stored = True if report.dry_run else store.run_plan(_stored(store, append), "asetup")
+        try:
+            stored = _copied(store, report, item, metadata, pending, _run_name(item, metadata))
+        except RunElsewhere:
+            # The stock saver takes one run id in many threads; here each thread's run has its own.
+            name = f"{_run_name(item, {})} {metadata['run_id']}"
+            stored = _copied(store, report, item, metadata, pending, name)
     except UnserialisableValue as error:
         found = _first_unreadable(item.checkpoint.get("channel_values"), pending)
         if found is not None and error.type_name.endswith(_Placeholder.__name__):
@@ -277,19 +281,34 @@ def _one(
         report.already_there += not stored
 
 
-def _config(item: CheckpointTuple, metadata: Mapping[str, Any]) -> RunnableConfig:
+def _run_name(item: CheckpointTuple, metadata: Mapping[str, Any]) -> str:
+    """One run a thread, the same at every try, unless the checkpoint knows its own."""
+    return str(
+        metadata.get("run_id") or f"import-langgraph {item.config['configurable']['thread_id']}"
+    )
+
+
+def _copied(
+    store: PostgresCheckpointer,
+    report: ImportReport,
+    item: CheckpointTuple,
+    metadata: Mapping[str, Any],
+    pending: list[Pending],
+    run_name: str,
+) -> bool:
+    """Whether this call stored something that was not there."""
     place = item.config["configurable"]
     parent = (item.parent_config or {}).get("configurable") or {}
-    # One run a thread, the same at every try, unless the checkpoint knows its own.
-    run = ids.run_id_of(metadata.get("run_id") or f"import-langgraph {place['thread_id']}")
-    return {
+    config: RunnableConfig = {
         "configurable": {
             "thread_id": place["thread_id"],
             "checkpoint_ns": place["checkpoint_ns"],
             "checkpoint_id": parent.get("checkpoint_id"),
-            "run_id": run,
+            "run_id": ids.run_id_of(run_name),
         }
     }
+    append = store.plans.copied(config, item.checkpoint, metadata, pending)
+    return report.dry_run or store.run_plan(_stored(store, append), "asetup")
 
 
 def _stored(store: PostgresCheckpointer, append: Append) -> Plan[bool]:

@@ -6,10 +6,7 @@ generators, and each pair of methods here drives one of them, blocking or awaiti
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import copy
-import threading
 from collections.abc import (
     AsyncIterator,
     Callable,
@@ -19,8 +16,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -35,19 +31,17 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool
 
 from cuo_checkpoint import ids
 from cuo_checkpoint.callback import watch_runs
-from cuo_checkpoint.db import AsyncDriver, Plan, SyncDriver
-from cuo_checkpoint.errors import CheckpointError, WrongColour
+from cuo_checkpoint.db import AsyncDriver, SyncDriver
+from cuo_checkpoint.driving import Driven
 from cuo_checkpoint.plans import Plans
 from cuo_checkpoint.reading import Cursor, limit_of
 from cuo_checkpoint.serde import Serializer
-from cuo_checkpoint.telemetry import watch, watch_pools
+from cuo_checkpoint.telemetry import watch_pools
 
 __all__ = ["PostgresCheckpointer"]
 
-T = TypeVar("T")
 
-
-class PostgresCheckpointer(BaseCheckpointSaver[Any]):
+class PostgresCheckpointer(Driven, BaseCheckpointSaver[Any]):
     """A LangGraph checkpointer that appends and never changes a row.
 
     `conninfo_or_pool` is a libpq conninfo string or URL, a `psycopg_pool.ConnectionPool` or an
@@ -116,61 +110,10 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
         watch_runs(self)
         watch_pools(self._sync, self._async)
 
-    def on_graph_end(self, thread_id: str, error: BaseException | None) -> None:
-        """Told by LangChain's callbacks how a graph's run on this thread ended; see `callback`.
-
-        Works on a thread of its own, because it may be told inside an event loop, and gives up
-        after two seconds: a store that cannot be reached must not hold up the caller's error.
-        """
-        if isinstance(error, CheckpointError):
-            return  # the store's own refusal: the run stopped where it was
-        for live in self.plans.runs.of_thread(thread_id):
-            plan = self.plans.run_ended(live, error)
-            worker = threading.Thread(target=self._quietly, args=(plan,), daemon=True)
-            worker.start()
-            worker.join(timeout=2.0)
-
-    def _quietly(self, plan: Plan[None]) -> None:
-        with contextlib.suppress(CheckpointError), watch(plan) as call:
-            self._sync.run(call.over(plan), self.plans.statements.ensure_partitions)
-
     @classmethod
     def from_conn_string(cls, conn_string: str, **options: Any) -> Self:
         """As the stock savers spell it: use the result as `with` or `async with`."""
         return cls(conn_string, **options)
-
-    # -- life ----------------------------------------------------------------------------------
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self.aclose()
-
-    def close(self) -> None:
-        """Closes the blocking pool. Pools given to the constructor are the giver's to close."""
-        self._sync.close()
-
-    async def aclose(self) -> None:
-        """Closes this loop's pool, and the blocking one."""
-        await self._async.close()
-        self._sync.close()
 
     def setup(self) -> None:
         """Checks that the schema is there and this month's tables exist. Issues no DDL of its own:
@@ -200,8 +143,7 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints newest first. `filter` compares metadata for equality, key by key."""
-        if _in_running_loop():
-            raise WrongColour("called inside a running event loop: use alist() instead")
+        self._refuse_in_loop("alist")
         return self._pages(config, filter, before, limit)
 
     def _pages(
@@ -392,29 +334,6 @@ class PostgresCheckpointer(BaseCheckpointSaver[Any]):
         clone.serde = serde
         clone.plans = self.plans.with_serializer(serde)
         return clone
-
-    # -- drivers -------------------------------------------------------------------------------
-
-    def run_plan(self, plan: Plan[T], twin: str) -> T:
-        """Drives a plan here; `twin` is the method to name when this is the wrong colour."""
-        if not _in_running_loop():
-            with watch(plan) as call:
-                return self._sync.run(call.over(plan), self.plans.statements.ensure_partitions)
-        plan.close()
-        raise WrongColour(f"called inside a running event loop: await {twin}() instead")
-
-    async def arun_plan(self, plan: Plan[T]) -> T:
-        """Drives a plan on this loop's pool."""
-        with watch(plan) as call:
-            return await self._async.run(call.over(plan), self.plans.statements.ensure_partitions)
-
-
-def _in_running_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 def _prune_kind(strategy: str) -> str:

@@ -19,6 +19,9 @@ from langgraph.graph import END, START, StateGraph
 from cuo_checkpoint import PostgresCheckpointer
 from cuo_checkpoint.errors import CheckpointError
 
+RUN = "00000000-0000-7000-8000-0000000000c1"
+"""The run of which the job "claim" claims an effect."""
+
 
 class State(TypedDict, total=False):
     text: str
@@ -42,16 +45,27 @@ def checkpoint(job: dict[str, Any]) -> Any:
     return made
 
 
-def arguments(job: dict[str, Any]) -> tuple[str, tuple[Any, ...]]:
+def arguments(job: dict[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """The method and its arguments."""
     where = {"thread_id": job["thread"], "checkpoint_ns": "", "checkpoint_id": job.get("parent")}
     if job["do"] == "put":
-        return "put", ({"configurable": where}, checkpoint(job), {"source": "loop", "step": 4}, {})
+        return (
+            "put",
+            ({"configurable": where}, checkpoint(job), {"source": "loop", "step": 4}, {}),
+            {},
+        )
     if job["do"] == "put_writes":
-        return "put_writes", ({"configurable": where}, [("n", 5), ("text", ["y"])], "task", "~p")
+        return (
+            "put_writes",
+            ({"configurable": where}, [("n", 5), ("text", ["y"])], "task", "~p"),
+            {},
+        )
     if job["do"] == "delete_thread":
-        return "delete_thread", (job["thread"],)
-    return "copy_thread", (job["thread"], job["target"])
+        return "delete_thread", (job["thread"],), {}
+    if job["do"] == "claim":
+        told = {"answer": "approve"}
+        return "claim", ({"configurable": where | {"run_id": RUN}}, "effect", 1), {"approval": told}
+    return "copy_thread", (job["thread"], job["target"]), {}
 
 
 def perform(job: dict[str, Any]) -> None:
@@ -63,19 +77,19 @@ def perform(job: dict[str, Any]) -> None:
             graph(store).invoke({"text": ""}, config, durability="sync")
             acknowledge(job, "done")
         return
-    method, values = arguments(job)
+    method, values, named = arguments(job)
     if job.get("colour") == "async":
 
         async def run() -> None:
             async with PostgresCheckpointer(job["dsn"], **options) as store:
-                await getattr(store, f"a{method}")(*values)
-                acknowledge(job, "done")
+                result = await getattr(store, f"a{method}")(*values, **named)
+                acknowledge(job, "lost" if result is False else "done")
 
         asyncio.run(run())
         return
     with PostgresCheckpointer(job["dsn"], **options) as store:
-        getattr(store, method)(*values)
-        acknowledge(job, "done")
+        result = getattr(store, method)(*values, **named)
+        acknowledge(job, "lost" if result is False else "done")
 
 
 def acknowledge(job: dict[str, Any], what: str) -> None:

@@ -149,6 +149,16 @@ class Scene:
         assert both[1] in ([], both[0])
         return bool(both[1])
 
+    def _present_claim(self) -> bool:
+        """Claimed once, told once; what was claimed before its call returned is the claimant's."""
+        assert self.acknowledged != "lost"
+        claims = self.lens().query(
+            "SELECT 1 FROM cuo_langgraph_writes WHERE tenant_id = $T AND channel = 'effect'"
+        )
+        counted = [r for r in self.lens().audit("approval") if '"counted":true' in r["body"]]
+        assert len(claims) == len(counted) <= 1
+        return bool(claims)
+
     def _present_run(self) -> bool:
         return self.lens().events()[-1:] == ["done"]
 
@@ -164,8 +174,8 @@ class Scene:
                 )
                 assert store_writer.graph(store).get_state(config).values == {"text": "ab"}
                 return
-            method, values = store_writer.arguments(self.job)
-            getattr(store, method)(*values)
+            method, values, named = store_writer.arguments(self.job)
+            getattr(store, method)(*values, **named)
 
 
 Play = Callable[[Scene, int | None, str], None]
@@ -193,6 +203,8 @@ SWEEPS = [
     *((do, "kill", "sync") for do in CALLS),
     *((do, "terminate", "sync") for do in CALLS),
     *((do, "cut", "sync") for do in CALLS),
+    ("claim", "kill", "sync"),
+    ("claim", "cut", "sync"),
     ("put", "terminate", "async"),
     ("copy_thread", "terminate", "async"),
 ]

@@ -249,6 +249,26 @@ def test_the_copied_runs_verify(
             assert reader.verify(run.run_id).ok
 
 
+def test_one_run_id_in_many_threads_becomes_a_run_for_each(
+    stock: Any, store: PostgresCheckpointer, lens: Any
+) -> None:
+    """The stock saver does not mind; here a run has one thread, and copying again finds the same."""
+    source, saver = stock
+    run = str(uuid.uuid4())
+    for thread in ("one", "two"):
+        holding(saver, thread).invoke({}, config(thread, run_id=run))
+    report = import_langgraph(source, store)
+    assert (report.refused, report.copied) == ([], report.checkpoints)
+    again = import_langgraph(source, store)
+    assert (again.copied, again.already_there) == (0, report.checkpoints)
+    threads_of: dict[Any, set[str]] = {}
+    for row in lens.rows():
+        threads_of.setdefault(row["run_id"], set()).add(row["thread_id"])
+    assert threads_of.pop(uuid.UUID(run)) == {"one"}
+    assert list(threads_of.values()) == [{"two"}]
+    assert [t.metadata["run_id"] for t in store.list(config("two"))][:1] == [run]
+
+
 def test_the_source_is_read_in_a_read_only_session(stock: Any, store: PostgresCheckpointer) -> None:
     """Nothing in it changes, not even by accident."""
     source, saver = stock

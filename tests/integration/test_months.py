@@ -184,7 +184,7 @@ CALLS: dict[str, tuple[Callable[[Aged], Any], int]] = {
     "get newest": (lambda a: a.store.plans.get_tuple(a.where()), 1),
     "get newest by id": (lambda a: a.store.plans.get_tuple(a.where(a.ids[-1])), 2),
     "get oldest by id": (lambda a: a.store.plans.get_tuple(a.where(a.ids[0])), 2),
-    "list newest": (lambda a: a.store.plans.list_page(a.where(), None, None, 1, None), 2),
+    "list newest": (lambda a: a.store.plans.list_page(a.where(), None, None, 1, None), 3),
     "list one by id": (
         lambda a: a.store.plans.list_page(a.where(a.ids[5]), None, None, None, None),
         2,
@@ -193,20 +193,36 @@ CALLS: dict[str, tuple[Callable[[Aged], Any], int]] = {
         lambda a: a.store.plans.list_page(a.where(), None, a.where(a.ids[3]), 1, None),
         4,
     ),
-    "list all threads": (lambda a: a.store.plans.list_page(None, None, None, 1, None), 2),
+    "list all threads": (lambda a: a.store.plans.list_page(None, None, None, 1, None), 3),
 }
 
 
 @pytest.mark.criterion("102-AC16")
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_touches_the_months_it_needs(aged: Aged, name: str) -> None:
-    """Of 88 months a call locks the one or two that can hold what it asks for."""
+    """Of 88 months a call locks those that can hold what it asks for, and a day's slack at the edges."""
     call, months = CALLS[name]
     found = aged.locks(call(aged))
     log.info("%s: %s", name, found)
     assert found.log <= months
     assert found.audit <= 1
-    assert found.total < 64 or found.writes > 2
+    # An old checkpoint's writes may have come in any month since; nothing else looks that far.
+    reads_an_old_one = name in ("get oldest by id", "list one by id", "list before an old one")
+    assert reads_an_old_one or found.writes <= 2
+    assert reads_an_old_one or found.total < 64
+
+
+def test_the_first_writes_of_an_old_checkpoint_win(aged: Aged) -> None:
+    """A repeated task is found where its checkpoint is, however long ago that was."""
+    old = aged.ids[20]
+    found = aged.store.get_tuple(aged.where(old))
+    assert found is not None
+    assert found.pending_writes is not None
+    task = found.pending_writes[0][0]
+    aged.store.put_writes(aged.where(old), [("a", "changed")], task)
+    again = aged.store.get_tuple(aged.where(old))
+    assert again is not None
+    assert again.pending_writes == found.pending_writes
 
 
 def test_writes_of_an_old_checkpoint_may_be_anywhere_since(aged: Aged) -> None:
