@@ -201,11 +201,13 @@ def add_to(cli: click.Group, target: _Open) -> None:
     def expire_approvals(
         local: bool, hours: int, tenant: str | None, commands: bool, as_json: bool
     ) -> None:
-        """List waiting runs whose approval has run out, and how to end them.
+        """List waiting runs whose approval has run out, for the supervisor to end.
 
-        It ends none itself: the rest of a run is the supervisor's, which takes any answer to such
-        a run as "expired" and records its decision. An approver's login is needed for that, one
-        tenant at a time: cuo-archive expire-approvals --tenant T --commands | sh
+        As cyberos_archiver, which may write no row: the decision that ends a run is the
+        supervisor's, as cyberos_app:
+
+        \b
+        cuo-archive expire-approvals --json | cyberos-cuo supervisor expire -
         """
         from cuo_checkpoint import ids, retention
 
@@ -234,7 +236,7 @@ def add_to(cli: click.Group, target: _Open) -> None:
                     f"tenant {one.tenant_id}  run {ulid}  since {one.first_at:%Y-%m-%d %H:%M}"
                 )
                 continue
-            click.echo(f"cyberos-cuo supervisor resume {ulid} --deny --reason 'approval expired'")
+            click.echo(f"cyberos-cuo supervisor expire {ulid} --tenant {one.tenant_id}")
         if not shown and not commands:
             click.echo("No approval has run out.")
 

@@ -23,30 +23,25 @@ from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.decision import decision_of, outcome_of
 from cuo_supervisor.core.envelope import check_query
 from cuo_supervisor.core.models import CUO_STATE_V, RoutingDecision
-from cuo_supervisor.core.personas import PERSONA_KEYS
 from cuo_supervisor.core.replay import check_state_version
 from cuo_supervisor.errors import (
     DataError,
     PermissionDenied,
-    PersonaMismatch,
-    PersonaUnknown,
-    PersonaVersionMismatch,
     SupervisorError,
     UsageError,
 )
+from cuo_supervisor.expiry import APPROVAL_SECONDS, answer_value, expirer, has_run_out
 from cuo_supervisor.graph import build_supervisor_graph
 from cuo_supervisor.identity import ROLE_APPROVER, Identity
 from cuo_supervisor.ports import Clock, NodeContext, Runner, Store
 from cuo_supervisor.rerun import check_rerun
-from cuo_supervisor.snapshots import SnapshotKeeper
+from cuo_supervisor.run_config import config_of, gate_of_interrupt, rejection_error
+from cuo_supervisor.snapshots import SnapshotKeeper, find_catalog
 from cuo_supervisor.state import GraphState
 from cuo_supervisor.telemetry import RouteSpan, Telemetry
 from cuo_supervisor.trace_context import current_traceparent, parse_traceparent
 
 __all__ = ["APPROVAL_SECONDS", "SYSTEM_CLOCK", "Answer", "Supervisor"]
-
-APPROVAL_SECONDS: Final = 24 * 3600
-"""A waiting run's answer counts for 24 hours from the request."""
 
 SYSTEM_CLOCK: Final = Clock(
     time_ns=time.time_ns, monotonic=time.monotonic, new_id=uuid7, random_bytes=token_bytes
@@ -161,7 +156,7 @@ class Supervisor:
             if not do_record or durable is None:
                 final = await self._dry.ainvoke(state, context=context)
             else:
-                config = _config(identity, run_id, trace.trace_id)
+                config = config_of(identity, run_id, trace.trace_id)
                 await self._keep_snapshot(identity, started)
                 final = await self._guarded(durable, state, config, context)
             return self._finish(final, span, dry_run=not do_record)
@@ -186,17 +181,14 @@ class Supervisor:
             raise DataError("the run does not wait for an approval")
         if not identity.local and identity.subject_id == state["subject_id"]:
             raise PermissionDenied("the requester may not approve their own request")
-        now = self._clock.time_ns()
-        expired = now - state["ts_ns_start"] > APPROVAL_SECONDS * 1_000_000_000
-        value = {
-            "approved": answer.approved and not expired,
-            "expired": expired,
-            "reason": answer.reason,
-            "by_hash16": subject_hash16(identity.subject_id),
-            "by_issuer": identity.issuer,
-            "at_ns": now,
-            "interrupt_id": waiting,
-        }
+        value = answer_value(
+            state,
+            approved=answer.approved,
+            reason=answer.reason,
+            identity=identity,
+            interrupt_id=waiting,
+            now_ns=self._clock.time_ns(),
+        )
         told = audit.approval(value)
         if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
             raise DataError(
@@ -205,6 +197,47 @@ class Supervisor:
             )
         return await self._carry_on(
             durable, config, state, Command(resume={waiting: value}), identity
+        )
+
+    async def expire(self, run_id: uuid.UUID, *, tenant_id: str) -> RoutingDecision:
+        """Ends a waiting run whose approval has run out, as an answer given now would: with no.
+
+        Whoever may connect may call it: it approves nothing, and refuses before the time is over.
+        An answer given meanwhile wins or loses by the same claim; one that expired and whose
+        process went away is carried to its end. Raises DataError when the run does not wait, was
+        answered in time, or has time left.
+        """
+        durable, store = self._durable, self._store
+        if durable is None or store is None:
+            raise UsageError("this supervisor has no store, so no run waits in it")
+        identity = expirer(tenant_id)
+        config, state, waiting = await self._stored(durable, run_id, identity)
+        if not waiting:
+            raise DataError("the run does not wait for an approval")
+        now = self._clock.time_ns()
+        if not has_run_out(state, now):
+            raise DataError("the run may still be answered; its approval has not run out")
+        value = answer_value(
+            state,
+            approved=False,
+            reason="not answered in time",
+            identity=identity,
+            interrupt_id=waiting,
+            now_ns=now,
+        )
+        told = audit.approval(value)
+        if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
+            value = await self._answer_given(config, waiting)
+            if not (value or {}).get("expired"):
+                raise DataError("the run was answered in time: cyberos-cuo supervisor continue")
+        # Under the catalogue it was asked with: a changed one must not give another reason.
+        asked = await self._guard(
+            find_catalog(
+                store, tenant_id, state["catalog_snapshot_hash"], around_ns=state["ts_ns_start"]
+            )
+        )
+        return await self._carry_on(
+            durable, config, state, Command(resume={waiting: value}), identity, catalog=asked
         )
 
     async def carry_on(
@@ -258,6 +291,7 @@ class Supervisor:
         identity: Identity,
         *,
         rerun_idempotent: bool = False,
+        catalog: Catalog | None = None,
     ) -> RoutingDecision:
         trace = parse_traceparent(
             f"00-{state['trace_id']}-{self._clock.random_bytes(8).hex()}-01",
@@ -271,7 +305,11 @@ class Supervisor:
             persona_key=state["persona_key"],
         ) as span:
             context = self._context(
-                identity, span, dry_run=False, rerun_idempotent=rerun_idempotent
+                identity,
+                span,
+                dry_run=False,
+                rerun_idempotent=rerun_idempotent,
+                catalog=catalog,
             )
             final = await self._guarded(durable, given, config, context)
             return self._finish(final, span, dry_run=False)
@@ -280,7 +318,7 @@ class Supervisor:
         self, durable: Any, run_id: uuid.UUID, identity: Identity
     ) -> tuple[RunnableConfig, Mapping[str, Any], str | None]:
         """A run's config, its state, and the id of the interrupt it waits on, if it does."""
-        config = _config(identity, run_id, None)
+        config = config_of(identity, run_id, None)
         snapshot = await self._guard(durable.aget_state(config))
         state: Mapping[str, Any] = snapshot.values
         if "request_id" not in state and self._store is not None:
@@ -305,9 +343,10 @@ class Supervisor:
         *,
         dry_run: bool,
         rerun_idempotent: bool = False,
+        catalog: Catalog | None = None,
     ) -> NodeContext:
         return NodeContext(
-            catalog=self.catalog,
+            catalog=catalog or self.catalog,
             identity=identity,
             model=self._model,
             runner=self._runner,
@@ -345,12 +384,12 @@ class Supervisor:
     ) -> RoutingDecision:
         rejection = state.get("rejection")
         if rejection is not None:
-            raise _rejected(rejection)
+            raise rejection_error(rejection)
         if "decision" in state:
             decision = RoutingDecision.model_validate(state["decision"])
         else:
             # The run waits: there is no decision row yet, but the caller gets told.
-            waiting = dict(state) | {"gate": _gate_of_interrupt(state)}
+            waiting = dict(state) | {"gate": gate_of_interrupt(state)}
             decision = decision_of(waiting, ts_ns_end=self._clock.time_ns(), dry_run=dry_run)
         span.outcome = outcome_of(decision)
         span.path_taken = decision.path_taken
@@ -358,30 +397,3 @@ class Supervisor:
         span.llm_used = decision.llm_used
         span.cascade_outcome = decision.cascade_outcome
         return decision
-
-
-def _config(identity: Identity, run_id: uuid.UUID, trace_id: str | None) -> RunnableConfig:
-    return {
-        "configurable": {
-            "thread_id": str(run_id),
-            "run_id": str(run_id),
-            "tenant_id": identity.tenant_id,
-            "trace_id": trace_id,
-        },
-        # The graph is finite; twelve supersteps are more than its longest path.
-        "recursion_limit": 12,
-    }
-
-
-def _gate_of_interrupt(state: Mapping[str, Any]) -> dict[str, Any]:
-    pending = state.get("__interrupt__") or []
-    value = pending[0].value if pending else {}
-    return {"kind": "approval_required", "operation": value.get("operation")}
-
-
-def _rejected(rejection: Mapping[str, Any]) -> SupervisorError:
-    error, requested = rejection["error"], rejection["requested"]
-    if error == PersonaUnknown.error:
-        return PersonaUnknown(requested, PERSONA_KEYS)
-    kind = PersonaVersionMismatch if error == PersonaVersionMismatch.error else PersonaMismatch
-    return kind(rejection["claimed"], requested)

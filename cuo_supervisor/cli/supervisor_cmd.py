@@ -1,4 +1,4 @@
-"""`cyberos-cuo supervisor`: route, resume, continue, replay, skills, personas, graph."""
+"""`cyberos-cuo supervisor`: route, resume, continue, expire, replay, skills, personas, graph."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from cuo_supervisor.cli.common import (
     stdin_text,
     telemetry_sent,
 )
+from cuo_supervisor.cli.expire_cmd import expire
 from cuo_supervisor.cli.replay_cmd import replay
 from cuo_supervisor.cli.skills_cmd import skills
 from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
@@ -176,6 +177,7 @@ def personas(as_json: bool) -> int:
 
 supervisor.add_command(skills)
 supervisor.add_command(replay)
+supervisor.add_command(expire)
 
 
 @supervisor.command()

@@ -702,7 +702,7 @@ def test_the_command(
     assert "1 months past keeping are kept" in err
     assert "2018_03" in months_of(aged)
     code, out, _ = call("expire-approvals", "--tenant", tenant_id, "--commands")
-    assert (code, out.count("cyberos-cuo supervisor resume")) == (0, 1)
+    assert (code, out.count("cyberos-cuo supervisor expire")) == (0, 1)
     code, out, _ = call("hold", "set", "--tenant", tenant_id, "--run", str(run), "--reason", "c 7")
     assert code == 0
     hold = out.strip()

@@ -1,0 +1,61 @@
+"""Approvals that nobody gave in time: how long they count, and what is written when they run out.
+
+An approval runs out by the clock, not by a person's word, so ending such a run needs no approver:
+it can only ever say no, and only once the time is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cuo_supervisor.core.audit import subject_hash16
+from cuo_supervisor.identity import Identity
+
+__all__ = ["APPROVAL_SECONDS", "EXPIRY_ISSUER", "answer_value", "expirer", "has_run_out"]
+
+APPROVAL_SECONDS: Final = 24 * 3600
+"""A waiting run's answer counts for 24 hours from the request."""
+
+EXPIRY_ISSUER: Final = "cuo:expiry"
+"""Who an answer is from that the clock gave. No token's issuer: those are URLs of the operator's."""
+
+_NS: Final = 1_000_000_000
+
+
+def has_run_out(state: Mapping[str, Any], now_ns: int) -> bool:
+    """Whether an answer to a run with this state comes too late now."""
+    return bool(now_ns - state["ts_ns_start"] > APPROVAL_SECONDS * _NS)
+
+
+def answer_value(
+    state: Mapping[str, Any],
+    *,
+    approved: bool,
+    reason: str,
+    identity: Identity,
+    interrupt_id: str,
+    now_ns: int,
+) -> dict[str, Any]:
+    """What a waiting run is given: a yes that comes too late is no yes."""
+    expired = has_run_out(state, now_ns)
+    return {
+        "approved": approved and not expired,
+        "expired": expired,
+        "reason": reason,
+        "by_hash16": subject_hash16(identity.subject_id),
+        "by_issuer": identity.issuer,
+        "at_ns": now_ns,
+        "interrupt_id": interrupt_id,
+    }
+
+
+def expirer(tenant_id: str) -> Identity:
+    """Who ends a run that ran out: nobody's subject, without any role."""
+    return Identity(
+        tenant_id=tenant_id,
+        subject_id="approval-expiry",
+        issuer=EXPIRY_ISSUER,
+        persona_claim=None,
+        roles=frozenset(),
+    )
