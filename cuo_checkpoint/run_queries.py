@@ -28,6 +28,7 @@ __all__ = [
     "event_rows",
     "index_rows",
     "older_than",
+    "pending",
     "place_of",
     "span",
     "to_cursor",
@@ -187,6 +188,36 @@ def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
         .where(AuditRow.run_id.in_([row.run_id for row in group]))
         .where(AuditRow.created_at.between(min(s[0] for s in spans), max(s[1] for s in spans)))
         .order_by(AuditRow.chain_seq)
+    )
+
+
+def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
+    """What the newest state says of runs that have not decided, which lie in the same months.
+
+    One row a run, found by its key. The state itself stays in the database: it may be megabytes.
+    """
+    row, holder = LogRow, aliased(LogRow)
+    spans = [span(index) for index in group]
+    holder_id = sql_cast(row.state_json["$state_of"].astext, postgresql.UUID(as_uuid=True))
+    state = func.coalesce(holder.state_json, row.state_json, type_=postgresql.JSONB)
+    said = func.jsonb_build_object(
+        *("persona_key", state["persona_key"]),
+        *("path_taken", state["branch_decision"]),
+        *("model", state[("llm_pick", "skill_name")]),
+        *("rules", state[("rule_scores", "0", "skill_name")]),
+    )
+    return (
+        select(row.run_id, sql_cast(said, Text))
+        .outerjoin(
+            holder,
+            (holder.tenant_id == row.tenant_id)
+            & (holder.created_at == row.created_at)
+            & (holder.checkpoint_id == holder_id)
+            & holder.created_at.between(min(s[0] for s in spans), max(s[1] for s in spans)),
+        )
+        .where(row.tenant_id == tenant_id)
+        .where(row.checkpoint_id.in_([index.last_rows[-1] for index in group if index.last_rows]))
+        .where(row.created_at.between(min(s[0] for s in spans), max(s[1] for s in spans)))
     )
 
 

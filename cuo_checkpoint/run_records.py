@@ -32,7 +32,8 @@ class RunSummary(_Record):
 
     `state` is open, waiting or closed; `outcome` says how a closed run ended (run_completed,
     run_failed, direct, tombstone). `hidden` runs were deleted from LangGraph's view, not from the
-    log. `decision` is the body of the run's `cuo.routing_decision` row.
+    log. `decision` is the body of the run's `cuo.routing_decision` row. Before there is one,
+    `pending` holds what the newest state says of persona, path and skill.
     """
 
     run_id: uuid.UUID
@@ -46,6 +47,7 @@ class RunSummary(_Record):
     chain_rows: int
     hidden: bool
     decision: Mapping[str, Any] | None
+    pending: Mapping[str, str | None] | None = None
 
     @property
     def ulid(self) -> str:
@@ -54,17 +56,17 @@ class RunSummary(_Record):
 
     @property
     def persona(self) -> str | None:
-        """The persona that decided, by its long name."""
+        """The persona that decided or is deciding, by its long name."""
         return self._said("persona_key")
 
     @property
     def path(self) -> str | None:
-        """The path the decision took."""
+        """The path the decision took, or is on."""
         return self._said("path_taken")
 
     @property
     def skill(self) -> str | None:
-        """The skill that was chosen, with its version."""
+        """The skill that was chosen, with its version; of a waiting run the one that waits."""
         chosen = self._said("skill_chosen")
         if chosen is None and self.decision is not None:
             invoked = self.decision.get("invocation_result")
@@ -77,7 +79,8 @@ class RunSummary(_Record):
         return {"run_id": plain.pop("run_id"), "ulid": self.ulid, **plain}
 
     def _said(self, key: str) -> str | None:
-        value = self.decision.get(key) if self.decision is not None else None
+        said = self.decision if self.decision is not None else self.pending
+        value = said.get(key) if said is not None else None
         return value if isinstance(value, str) else None
 
 

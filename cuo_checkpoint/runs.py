@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -188,18 +188,24 @@ class RunReader:
             ]
 
     def verify(
-        self, run_id: uuid.UUID | str, *, settled_before: dt.datetime | None = None
+        self,
+        run_id: uuid.UUID | str,
+        *,
+        settled_before: dt.datetime | None = None,
+        progress: Callable[[int], None] = lambda rows: None,
     ) -> RunVerification:
         """Recomputes the run: chain, digest of every row, write sets, counts, index.
 
         Raises RunUnknown when nothing in this tenant speaks of the run. A run that the index has
         lost is looked for in every month. Rows older than `settled_before` are counted apart.
+        `progress` is told now and then how many log rows have been recomputed.
         """
         from cuo_checkpoint.verify import verify_run
 
         run = _run_id(run_id)
         with reading(self.engine, self.tenant_id) as conn:
-            result = verify_run(conn, self.tenant_id, run, self._index(conn, run), settled_before)
+            index = self._index(conn, run)
+            result = verify_run(conn, self.tenant_id, run, index, settled_before, progress=progress)
         if result is None:
             raise RunUnknown(f"there is no run {run} in this tenant")
         return result
@@ -215,9 +221,14 @@ class RunReader:
             start, end = run_queries.span(row)
             groups.setdefault((start.year, start.month, end.year, end.month), []).append(row)
         said: dict[uuid.UUID, Any] = {}
+        pending: dict[uuid.UUID, Any] = {}
         for group in groups.values():
             query = run_queries.decisions(self.tenant_id, group)
             said.update((run, json.loads(body)) for run, body in conn.execute(query))
+            undecided = [row for row in group if row.run_id not in said and _may_decide(row)]
+            if undecided:
+                query = run_queries.pending(self.tenant_id, undecided)
+                pending.update((run, _pending(json.loads(t))) for run, t in conn.execute(query))
         return [
             RunSummary(
                 row.run_id,
@@ -231,6 +242,7 @@ class RunReader:
                 row.chain_seq,
                 row.hidden,
                 said.get(row.run_id),
+                pending.get(row.run_id),
             )
             for row in rows
         ]
@@ -255,6 +267,24 @@ class _Wanted(NamedTuple):
         if self.path is not None and run.path != self.path:
             return False
         return self.skill is None or self.skill in (run.skill, (run.skill or "").split("@")[0])
+
+
+def _may_decide(index: Row[Any]) -> bool:
+    """Whether a run without a decision was on its way to one; others' graphs just complete."""
+    return bool(index.state != "closed" or index.outcome == "run_failed")
+
+
+def _pending(said: dict[str, Any]) -> dict[str, str | None] | None:
+    """The names a listing knows, as far as the state has them; None for another graph's state."""
+    path = said["path_taken"]
+    chosen = {"auto": said["rules"], "cascade_then_auto": said["model"]}
+    found = {
+        "persona_key": said["persona_key"],
+        "path_taken": path,
+        "skill_chosen": chosen.get(path) if isinstance(path, str) else None,
+    }
+    words = {key: value if isinstance(value, str) else None for key, value in found.items()}
+    return words if any(words.values()) else None
 
 
 def _run_id(value: uuid.UUID | str) -> uuid.UUID:

@@ -10,7 +10,7 @@ import contextlib
 import datetime as dt
 import json
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row, Select, Text, select, tuple_, union
@@ -38,6 +38,9 @@ _FETCH: Final = 50
 _FEW: Final = 20
 """Runs of so few rows are fetched at once: a cursor costs two round trips more for each query."""
 
+_TOLD: Final = 100
+"""Rows between two tellings of progress."""
+
 _PLACES: Final = 500
 """Checkpoints asked for in one query of pending writes."""
 
@@ -49,6 +52,7 @@ def verify_run(
     index: Row[Any] | None,
     settled_before: dt.datetime | None = None,
     cuts: Cuts | None = None,
+    progress: Callable[[int], None] = lambda rows: None,
 ) -> RunVerification | None:
     """Recomputes one run within the caller's snapshot; None when no row speaks of it.
 
@@ -65,6 +69,8 @@ def verify_run(
     checker.chain(_rows(conn, chain, few))
     for row in _rows(conn, _between(_log(tenant_id, run_id), LogRow.created_at, span), few):
         checker.log_row(row)
+        if checker.rows % _TOLD == 0:
+            progress(checker.rows)
     if index is None and not checker.chain_rows and not checker.rows:
         return None
     if index is not None:

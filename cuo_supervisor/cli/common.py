@@ -25,6 +25,7 @@ __all__ = [
     "emit_json",
     "hush_loop",
     "json_option",
+    "load_settings",
     "mute",
     "notice_when_slow",
     "place_of",
@@ -64,26 +65,34 @@ def emit_json(document: Any) -> None:
     """Writes one document, readable and with letters as they are."""
     text = json.dumps(document, ensure_ascii=False, indent=2)
     try:
-        deliver(text)
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:
-        deliver(json.dumps(document, indent=2))
+        text = json.dumps(document, indent=2)  # escapes that JSON has itself
+    deliver(text)
 
 
-def deliver(text: str) -> None:
+def deliver(text: str) -> bool:
     """Prints a result. A reader that went away (such as `| head`) changes nothing about it.
 
-    Raises OutputLost when it could not be written for another reason, such as a full disk.
+    False when nobody reads any more. Letters the output does not have are spelled out. Raises
+    OutputLost when it could not be written for another reason, such as a full disk.
     """
     try:
-        click.echo(text)
+        try:
+            click.echo(text)
+        except UnicodeEncodeError:
+            known = sys.stdout.encoding
+            click.echo(text.encode(known, "backslashreplace").decode(known))
     except BrokenPipeError:
         mute(1)
+        return False
     except OSError as error:
         mute(1)
         raise OutputLost(
             f"the result could not be written ({os.strerror(error.errno or 0)}); what was recorded"
             " stays, see cyberos-cuo runs list"
         ) from error
+    return True
 
 
 class OutputLost(Exception):
@@ -126,6 +135,16 @@ def notice_when_slow(text: str, after: float = 1.5) -> Iterator[None]:
         yield
     finally:
         timer.cancel()
+
+
+def load_settings() -> Settings:
+    """What the environment says. Imported here: help and completion need none of it.
+
+    Raises ConfigError, naming every variable that is wrong.
+    """
+    from cuo_supervisor.settings import Settings
+
+    return Settings.load()
 
 
 @contextlib.contextmanager

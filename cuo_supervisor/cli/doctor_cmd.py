@@ -5,22 +5,26 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 import click
 
 from cuo_supervisor.cli.common import (
     debug_option,
+    deliver,
     emit_json,
     json_option,
+    load_settings,
     notice_when_slow,
     printable,
     waiting_text,
 )
 from cuo_supervisor.cli.exits import STORE, USAGE
 from cuo_supervisor.errors import SupervisorError
-from cuo_supervisor.settings import Settings
+
+if TYPE_CHECKING:
+    from cuo_supervisor.settings import Settings
 
 __all__ = ["doctor"]
 
@@ -36,7 +40,14 @@ class Check:
     essential: bool = True
 
 
-@click.command()
+_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo doctor
+  cyberos-cuo doctor --json | jq -r '.checks[] | select(.ok | not) | .name, .remedy'
+"""
+
+
+@click.command(epilog=_EPILOG)
 @json_option
 @debug_option
 def doctor(as_json: bool) -> int:
@@ -45,7 +56,7 @@ def doctor(as_json: bool) -> int:
     Exit 0 when everything essential is in order, 64 for settings, 69 for the rest.
     """
     try:
-        settings = Settings.load()
+        settings = load_settings()
     except SupervisorError as error:
         return _print(
             [Check("settings", False, str(error), "Correct the variables named.")], as_json, USAGE
@@ -128,7 +139,7 @@ def _print(checks: list[Check], as_json: bool, failing: int) -> int:
         mark, colour = (
             ("ok", "green") if check.ok else ("!!", "red") if check.essential else ("--", "yellow")
         )
-        click.echo(f"{click.style(mark, fg=colour)}  {check.name}: {printable(check.detail)}")
+        deliver(f"{click.style(mark, fg=colour)}  {check.name}: {printable(check.detail)}")
         if not check.ok and check.remedy:
-            click.echo(f"      {printable(check.remedy)}")
+            deliver(f"      {printable(check.remedy)}")
     return failing if failed else 0

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Final
 
 import click
 
 from cuo_supervisor.cli.common import (
     debug_option,
+    deliver,
     emit_json,
     json_option,
+    load_settings,
+    notice_when_slow,
     place_of,
     remark,
     run_uuid,
 )
 from cuo_supervisor.errors import UsageError
-from cuo_supervisor.settings import Settings
 
 __all__ = ["export_run"]
 
 
-@click.command("export")
+_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs export 01M8PZMV75EB6AHSM2Y2NT99T7 --out evidence
+  python3 -I evidence/verify.py evidence --key keys.txt
+"""
+
+
+@click.command("export", epilog=_EPILOG, short_help="Write a run as a bundle that proves itself.")
 @click.argument("run")
 @click.option(
     "--out", type=click.Path(path_type=Path), required=True, help="A new folder for the files."
@@ -39,16 +49,16 @@ def export_run(run: str, out: Path, as_json: bool) -> int:
     run_id = run_uuid(run)
     if out.exists():
         raise UsageError(f"{out} exists; name a new folder")
-    settings = Settings.load()
+    settings = load_settings()
     tenant = ids.tenant_of(identity_of(settings, approver=True).tenant_id)
-    with place_of(settings) as place:
+    with place_of(settings) as place, notice_when_slow("writing the bundle ..."):
         report = export(place.conninfo, tenant, run_id, out, schema=place.schema)
     if as_json:
         emit_json(report.to_json())
         return 0
     rows = ", ".join(f"{count} {name}" for name, count in report.rows.items())
-    click.echo(f"{out}: {rows}, {report.size} bytes")
-    click.echo(f"check it with: python3 {out / 'verify.py'} {out} --key YOUR-COPY-OF-THE-KEYS")
+    deliver(f"{out}: {rows}, {report.size} bytes")
+    deliver(f"check it with: python3 {out / 'verify.py'} {out} --key YOUR-COPY-OF-THE-KEYS")
     if report.unsealed_runs:
         remark("this run is not sealed yet: nobody could tell had its end been cut")
     return 0

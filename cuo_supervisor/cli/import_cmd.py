@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from cuo_supervisor.cli.common import (
     debug_option,
+    deliver,
     emit_json,
     json_option,
+    load_settings,
     place_of,
     printable,
-    remark,
 )
 from cuo_supervisor.cli.exits import DATA
+from cuo_supervisor.cli.progress import progress
 from cuo_supervisor.errors import UsageError
-from cuo_supervisor.settings import Settings
 
 if TYPE_CHECKING:
     from cuo_checkpoint.importing import ImportReport
 
 __all__ = ["import_langgraph"]
 
-_SHOWN = 20
+_SHOWN: Final = 20
 
 
-@click.command("import-langgraph")
+_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs import-langgraph --from postgresql://db/agents --dry-run
+  cyberos-cuo runs import-langgraph --from postgresql://db/agents --allow app.state:Invoice
+"""
+
+
+@click.command(
+    "import-langgraph", epilog=_EPILOG, short_help="Copy a stock LangGraph saver's database."
+)
 @click.option(
     "--from",
     "source",
@@ -70,17 +80,15 @@ def import_langgraph(
     from cuo_supervisor.compose import identity_of
 
     types = [_class(text) for text in allowed]
-    settings = Settings.load()
+    settings = load_settings()
     tenant = identity_of(settings).tenant_id
-
-    def told(report: ImportReport, name: str) -> None:
-        remark(f"{report.threads}. {printable(name)}: {report.checkpoints} checkpoints so far")
 
     with (
         place_of(settings) as place,
         PostgresCheckpointer(
             place.conninfo, schema=place.schema, tenant_id=tenant, allowed_types=types
         ) as store,
+        progress("copying checkpoints", None) as told,
     ):
         report = run(
             source,
@@ -89,12 +97,12 @@ def import_langgraph(
             dry_run=dry_run,
             keep_metadata=kept,
             allowed_types=types,
-            progress=told,
+            progress=lambda report, _thread: told(report.checkpoints),
         )
     if as_json:
         emit_json(report.to_json())
     else:
-        click.echo(_text(report))
+        deliver(_text(report))
     return DATA if report.refused else 0
 
 

@@ -7,9 +7,11 @@ import sys
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from cuo_supervisor.cli.common import mute
 from cuo_supervisor.cli.exits import run_main
+from cuo_supervisor.cli.startup import light_start
 
 __all__ = ["cli", "main"]
 
@@ -26,6 +28,11 @@ _COMMANDS: Final = {
         "doctor",
         "Check settings, database, skills and gateway.",
     ),
+    "completion": (
+        "cuo_supervisor.cli.completion_cmd",
+        "completion",
+        "Print what bash, zsh or fish needs to complete commands.",
+    ),
 }
 
 
@@ -41,6 +48,15 @@ class _Lazy(click.Group):
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         return command if isinstance(command, click.Command) else None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # The original imports every command to ask whether it is hidden.
+        named = [
+            CompletionItem(name, help=text)
+            for name, (_, _, text) in _COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*named, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -73,6 +89,7 @@ def cli() -> None:
 
 def main() -> None:
     """The console script."""
+    light_start()
     code = run_main(cli, "cyberos-cuo")
     if sys.stdout is not None:
         try:

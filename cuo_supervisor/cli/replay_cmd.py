@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cuo_supervisor.cli.common import (
     debug_option,
+    deliver,
     emit_json,
     json_option,
+    load_settings,
     place_of,
     printable,
     run_uuid,
 )
 from cuo_supervisor.cli.exits import DATA
-from cuo_supervisor.settings import Settings
 
 if TYPE_CHECKING:
     from cuo_supervisor.replay import Replay
@@ -25,7 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["replay"]
 
 
-@click.command()
+_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo supervisor replay 01M8PZMV75EB6AHSM2Y2NT99T7
+  cyberos-cuo supervisor replay RUN --json | jq '.differences'
+"""
+
+
+@click.command(epilog=_EPILOG, short_help="Decide a stored run again and say what differs.")
 @click.argument("run")
 @json_option
 @debug_option
@@ -39,7 +47,7 @@ def replay(run: str, as_json: bool) -> int:
     from cuo_supervisor.compose import CuoStore, identity_of
     from cuo_supervisor.replay import replay_run
 
-    run_id, settings = run_uuid(run), Settings.load()
+    run_id, settings = run_uuid(run), load_settings()
     identity = identity_of(settings, approver=True)
 
     async def work(place: Any) -> Replay:
@@ -54,7 +62,7 @@ def replay(run: str, as_json: bool) -> int:
     if as_json:
         emit_json(result.to_json())
     else:
-        click.echo(_text(result))
+        deliver(_text(result))
     return 0 if result.identical else DATA
 
 

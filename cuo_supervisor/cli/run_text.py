@@ -1,42 +1,54 @@
-"""Runs as text: a table, one run as a tree, a verification. No I/O."""
+"""Runs as text: a table, a verification. No I/O."""
 
 from __future__ import annotations
 
-import json
+import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from cuo_supervisor.cli.common import printable
 
-__all__ = ["run_table", "run_tree", "verification_text"]
+__all__ = [
+    "cells",
+    "run_rows",
+    "run_table",
+    "state_word",
+    "verification_lines",
+    "verification_text",
+]
 
-_MARKS = {
-    "run_started": "▶",
-    "node_entered": "→",
-    "node_completed": "✓",
-    "edge_traversed": "│",
-    "run_completed": "■",
-    "run_failed": "✗",
-}
+_HEAD: Final = ("STARTED (UTC)", "RUN", "STATE", "PERSONA", "PATH", "SKILL", "QUERY")
+_COLOURS: Final = {"waiting": "yellow", "open": "cyan", "failed": "red"}
+_NARROW: Final = 110
+"""Columns of a terminal below which a run takes two lines instead of breaking one anywhere."""
 
 
-def run_table(runs: Sequence[Any]) -> str:
-    """One line per run; columns fit their content, so a pipe gets the same text."""
-    rows: list[tuple[str, ...]] = [
-        ("STARTED (UTC)", "RUN", "STATE", "PERSONA", "PATH", "SKILL", "QUERY")
-    ]
-    rows += [_summary_row(run) for run in runs]
-    widths = [max(len(row[i]) for row in rows) for i in range(6)]
-    lines = [
-        "  ".join(
-            [*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[6]]
-        ).rstrip()
-        for row in rows
-    ]
+def run_table(runs: Sequence[Any], *, width: int | None = None) -> str:
+    """One line per run, whatever its length, or made to fit a terminal `width` columns wide."""
+    rows = run_rows(runs)
+    if width is not None and width < _NARROW:
+        return "\n".join(_two_lines(row, width) for row in rows)
+    rows.insert(0, _HEAD)
+    widths = [max(cells(row[i]) for row in rows) for i in range(6)]
+    lines = []
+    for row in rows:
+        padded = [_pad(cell, size) for cell, size in zip(row, widths, strict=False)]
+        line = "  ".join([*padded, row[6]]).rstrip()
+        if row[2] in _COLOURS:
+            padded[2] = click.style(padded[2], fg=_COLOURS[row[2]])
+        if width is not None and cells(line) > width:
+            room = max(width - sum(widths) - 12, 8)
+            row = (*row[:6], _cut(row[6], room))
+        lines.append("  ".join([*padded, row[6]]).rstrip())
     lines[0] = click.style(lines[0], bold=True)
     return "\n".join(lines)
+
+
+def run_rows(runs: Sequence[Any]) -> list[tuple[str, ...]]:
+    """What a listing says of each run, in the order of its columns."""
+    return [_summary_row(run) for run in runs]
 
 
 def _summary_row(run: Any) -> tuple[str, ...]:
@@ -45,74 +57,77 @@ def _summary_row(run: Any) -> tuple[str, ...]:
     return (
         run.first_at.strftime("%Y-%m-%d %H:%M:%S"),
         run.ulid,
-        _state(run),
-        str(said.get("persona_key", "-")),
-        str(said.get("reason") or said.get("path_taken") or "-"),
-        str(said.get("skill_chosen") or "-"),
-        query if len(query) <= 60 else query[:57] + "...",
+        state_word(run),
+        printable(_short(run.persona)),
+        printable(str(said.get("reason") or run.path or "-")),
+        printable(str(run.skill or "-")),
+        _cut(query, 60),
     )
 
 
-def run_tree(
-    summary: Any, events: Sequence[Any], audit: Sequence[Any], verified: Any, *, states: bool
-) -> str:
-    """A run from its first row to its last, then what it decided and what vouches for it."""
-    lines = [
-        click.style(f"run {summary.ulid}  ({summary.run_id})", bold=True),
-        f"  {_state(summary)} · {summary.first_at.isoformat()} · trace {summary.trace_id}",
-        f"  {summary.log_rows} log rows, {summary.chain_rows} audit rows",
-        "",
-    ]
-    for event in events:
-        lines.append(_event_line(event))
-        if states and event.kind != "edge_traversed":
-            text = json.dumps(event.state, ensure_ascii=False)
-            lines.append(f"          {printable(text)}")
-    said = summary.decision
-    if said:
-        lines += ["", click.style("decision", bold=True)]
-        for key in (
-            "query",
-            "persona_version",
-            "path_taken",
-            "routed",
-            "reason",
-            "operation",
-            "skill_chosen",
-            "confidence",
-            "cascade_outcome",
-        ):
-            if said.get(key) is not None:
-                lines.append(f"  {key:<16} {printable(str(said[key]))}")
-    counts: dict[str, int] = {}
-    for row in audit:
-        counts[row.kind] = counts.get(row.kind, 0) + 1
-    lines += ["", click.style("audit chain", bold=True)]
-    lines += [f"  {kind:<26} {count}" for kind, count in counts.items()]
-    lines += ["", verification_text(verified)]
-    return "\n".join(lines)
+def _short(persona: str | None) -> str:
+    """The persona's short name where it has one: columns are narrow."""
+    from cuo_supervisor.core.personas import get_persona
+    from cuo_supervisor.errors import PersonaUnknown
+
+    try:
+        return get_persona(persona).short if persona else "-"
+    except PersonaUnknown:
+        return str(persona)
+
+
+def _two_lines(row: tuple[str, ...], width: int) -> str:
+    state = click.style(row[2], fg=_COLOURS.get(row[2]), bold=True)
+    facts = "  ".join(cell for cell in row[3:6] if cell != "-")
+    room = width - cells(row[2]) - 21
+    first = f"{row[0]}  {state}" + (f"  {_cut(facts, room - 2)}" if facts and room > 8 else "")
+    second = f"  {row[1]}  {row[6]}".rstrip()
+    return f"{first}\n{_cut(second, width)}"
+
+
+def state_word(run: Any) -> str:
+    """How a run stands, or ended."""
+    if run.state != "closed" or run.outcome is None:
+        return str(run.state)
+    return str(run.outcome).removeprefix("run_")
+
+
+def verification_lines(verified: Any) -> list[str]:
+    """Whether everything recomputes; if not, what does not."""
+    if verified.ok:
+        return [
+            (
+                f"verified: {verified.rows} log rows and {verified.writes} writes recompute,"
+                f" {verified.chain_rows} audit rows follow one another"
+            )
+        ]
+    return ["NOT VERIFIED", *(printable(problem) for problem in verified.problems)]
 
 
 def verification_text(verified: Any) -> str:
-    """Whether everything recomputes; if not, what does not."""
-    if verified.ok:
-        return click.style(
-            f"verified: {verified.rows} log rows and {verified.writes} writes recompute,"
-            f" {verified.chain_rows} audit rows follow one another",
-            fg="green",
-        )
-    lines = [click.style("NOT VERIFIED", fg="red", bold=True)]
-    return "\n".join(lines + [f"  {printable(problem)}" for problem in verified.problems])
+    """The same for a terminal."""
+    head, *problems = verification_lines(verified)
+    head = click.style(head, fg="green" if verified.ok else "red", bold=not verified.ok)
+    return "\n".join([head, *(f"  {problem}" for problem in problems)])
 
 
-def _event_line(event: Any) -> str:
-    what = event.node_name or ""
-    if event.kind == "edge_traversed":
-        what = f"{event.edge_from} → {event.edge_to}"
-    space = f"  [{event.checkpoint_ns}]" if event.checkpoint_ns else ""
-    mark = _MARKS.get(event.kind, "?")
-    return f"  {event.seq:>5} {mark} {event.kind:<15} {printable(what)}{printable(space)}"
+def cells(text: str) -> int:
+    """Columns a terminal gives the text: marks none, wide letters two."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
 
 
-def _state(run: Any) -> str:
-    return str(run.state) if run.outcome is None else f"{run.state}/{run.outcome}"
+def _pad(text: str, width: int) -> str:
+    return text + " " * (width - cells(text))
+
+
+def _cut(text: str, width: int) -> str:
+    if cells(text) <= width:
+        return text
+    while text and cells(text) > width - 1:
+        text = text[:-1]
+    return text.rstrip() + "…"

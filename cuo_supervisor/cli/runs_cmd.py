@@ -4,29 +4,88 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
+import shutil
+import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from cuo_supervisor.cli.common import debug_option, emit_json, json_option, place_of, run_uuid
+from cuo_supervisor.cli.common import (
+    debug_option,
+    deliver,
+    emit_json,
+    json_option,
+    load_settings,
+    place_of,
+    remark,
+    run_uuid,
+)
+from cuo_supervisor.cli.completion_cmd import complete_path, complete_persona, complete_skill
 from cuo_supervisor.cli.exits import DATA
 from cuo_supervisor.cli.export_cmd import export_run
 from cuo_supervisor.cli.import_cmd import import_langgraph
-from cuo_supervisor.cli.run_text import run_table, run_tree, verification_text
+from cuo_supervisor.cli.run_text import run_table, verification_text
 from cuo_supervisor.errors import DataError, UsageError
-from cuo_supervisor.settings import Settings
 
 __all__ = ["runs"]
 
-_EPILOG = """\b
+_EPILOG: Final = """\b
 Examples:
-  cyberos-cuo runs list --path ask --limit 5
+  cyberos-cuo runs list --state waiting
   cyberos-cuo runs show 01M8PZMV75EB6AHSM2Y2NT99T7
-  cyberos-cuo runs show RUN --json | jq '.events[].kind'
-  cyberos-cuo runs verify RUN
-  cyberos-cuo runs export RUN --out evidence
+  cyberos-cuo runs verify 01M8PZMV75EB6AHSM2Y2NT99T7
+  cyberos-cuo runs export 01M8PZMV75EB6AHSM2Y2NT99T7 --out evidence
 """
+
+_LIST_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs list --state waiting                  # what waits for a person
+  cyberos-cuo runs list --since 24h --outcome run_failed
+  cyberos-cuo runs list --persona cfo --path ask --limit 5
+  cyberos-cuo runs list --skill vietnam-bank-transfer --since 2026-11-01
+  cyberos-cuo runs list --watch                          # until Ctrl-C
+  cyberos-cuo runs list --json | jq -r '.runs[].ulid'
+"""
+
+_SHOW_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs show 01M8PZMV75EB6AHSM2Y2NT99T7
+  cyberos-cuo runs show RUN --states | less -R
+  cyberos-cuo runs show RUN --json | jq '.events[].kind'
+"""
+
+_VERIFY_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs verify 01M8PZMV75EB6AHSM2Y2NT99T7
+  cyberos-cuo runs verify RUN --json | jq -r '.problems[]'
+"""
+
+_AGE: Final = re.compile(r"(\d{1,6})\s*([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class _When(click.ParamType[dt.datetime]):
+    """A time as ISO 8601 has it (UTC unless it names a zone), or an age such as 90m, 24h, 7d."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> dt.datetime:
+        text = str(value).strip()
+        now = dt.datetime.now(dt.UTC)
+        try:
+            age = _AGE.fullmatch(text)
+            at = (
+                now - dt.timedelta(**{_UNITS[age[2]]: int(age[1])})
+                if age is not None
+                else dt.datetime.fromisoformat(text)
+            )
+        except (ValueError, OverflowError):
+            self.fail(f"{text!r} is no time such as 2026-11-30T08:15, and no age such as 24h")
+        if at.year < 2000:
+            raise UsageError("a time before the year 2000 is no time of this log")
+        return at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
 
 
 @click.group(epilog=_EPILOG)
@@ -34,75 +93,83 @@ def runs() -> None:
     """Read the log: what was asked, decided, invoked, and whether its chain holds."""
 
 
-@runs.command("list", epilog=_EPILOG)
+@runs.command("list", epilog=_LIST_EPILOG)
 @click.option(
     "--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="How many."
 )
-@click.option("--before", help="Continue after the page that named this cursor.")
+@click.option("--before", metavar="CURSOR", help="Go on after the page that named this cursor.")
+@click.option("--since", type=_When(), help="Began at or after: a UTC time, or an age like 24h.")
+@click.option("--until", type=_When(), help="Began before: a UTC time, or an age like 90m.")
+@click.option("--state", type=click.Choice(["open", "waiting", "closed"]), help="How it stands.")
 @click.option(
-    "--since", type=click.DateTime(), help="Only runs that began at or after this UTC time."
+    "--outcome",
+    type=click.Choice(["run_completed", "run_failed", "direct", "tombstone"]),
+    help="How it ended.",
 )
-@click.option("--until", type=click.DateTime(), help="Only runs that began before this UTC time.")
+@click.option("--persona", shell_complete=complete_persona, help="Short or long name.")
 @click.option(
-    "--state", type=click.Choice(["open", "waiting", "closed"]), help="Only runs in this state."
+    "--path",
+    shell_complete=complete_path,
+    help="auto, ask, defer, cascade_then_auto or cascade_then_ask.",
 )
-@click.option("--persona", help="Only this persona's (short or long name).")
+@click.option("--skill", shell_complete=complete_skill, help="With or without its version.")
 @click.option(
-    "--path", help="Only this path: auto, ask, defer, cascade_then_auto, cascade_then_ask."
+    "--watch",
+    is_flag=True,
+    help="Go on until Ctrl-C: redrawn on a terminal, a line for each change in a pipe.",
 )
-@click.option("--skill", help="Only this skill's, with or without its version.")
+@click.option(
+    "--every",
+    default=2.0,
+    show_default=True,
+    type=click.FloatRange(0.2, 3600),
+    help="Seconds between looks of --watch.",
+)
 @json_option
 @debug_option
-def list_(
-    limit: int,
-    before: str | None,
-    since: dt.datetime | None,
-    until: dt.datetime | None,
-    state: str | None,
-    persona: str | None,
-    path: str | None,
-    skill: str | None,
-    as_json: bool,
-) -> int:
-    """Runs, newest first."""
+def list_(watch: bool, every: float, as_json: bool, **asked: Any) -> int:
+    """Runs, newest first. Every filter given must fit."""
+    if watch and asked["before"] is not None:
+        raise UsageError("--watch looks at the newest runs; drop --before")
     with _reader() as reader:
-        page = reader.list_runs(
-            limit=limit,
-            before=before,
-            since=_utc(since),
-            until=_utc(until),
-            state=state,
-            persona=persona,
-            path=path,
-            skill=skill,
-        )
+        if watch:
+            from cuo_supervisor.cli.watch import watch as watching
+
+            return watching(lambda: reader.list_runs(**asked), every=every, as_json=as_json)
+        page = reader.list_runs(**asked)
     if as_json:
         emit_json(page.to_json())
         return 0
     if not page.runs:
-        click.echo("no runs yet" if before is None else "no more runs")
-        return 0
-    click.echo(run_table(page.runs))
+        narrowed = any(asked[name] for name in asked if name not in ("limit", "before"))
+        remark("no more runs" if asked["before"] else "no run fits" if narrowed else "no runs yet")
+    else:
+        deliver(run_table(page.runs, width=_width()))
     if page.next:
-        click.echo(f"more: cyberos-cuo runs list --before {page.next}", err=True)
+        remark(f"more: add --before {page.next}")
     return 0
 
 
-@runs.command(epilog=_EPILOG)
+@runs.command(epilog=_SHOW_EPILOG)
 @click.argument("run")
 @click.option("--states/--no-states", default=False, help="Show each step's stored state too.")
 @json_option
 @debug_option
 def show(run: str, states: bool, as_json: bool) -> int:
-    """One run: its path through the graph, its decision, its audit rows."""
+    """One run as a tree: its path through the graph, its decision, its audit rows.
+
+    RUN is a run's id, as `runs list` prints it. States are shown as stored, personal data included.
+    """
+    from cuo_supervisor.cli.progress import progress
+
     run_id = run_uuid(run)
     with _reader() as reader:
-        summary = reader.get_run(run_id)
-        if summary is None:
-            raise DataError(f"there is no run {run}; cyberos-cuo runs list shows them")
-        events = _all_events(reader, run_id, with_state=states)
+        summary = _summary(reader, run_id, run)
+        with progress("reading rows", summary.log_rows) as told:
+            events = _all_events(reader, run_id, states, told)
         audit = reader.audit(run_id)
-        verified = reader.verify(run_id)
+        with progress("recomputing rows", summary.log_rows) as told:
+            verified = reader.verify(run_id, progress=told)
     if as_json:
         emit_json(
             {
@@ -113,25 +180,32 @@ def show(run: str, states: bool, as_json: bool) -> int:
             }
         )
     else:
-        click.echo(run_tree(summary, events, audit, verified, states=states))
+        from cuo_supervisor.cli.run_tree import rendered, run_tree
+
+        deliver(rendered(run_tree(summary, events, audit, verified, states=states)))
     return 0
 
 
-@runs.command(epilog=_EPILOG)
+@runs.command(epilog=_VERIFY_EPILOG)
 @click.argument("run")
 @json_option
 @debug_option
 def verify(run: str, as_json: bool) -> int:
-    """Recompute a run's chain and digests; exit 65 and the first bad row when they do not hold."""
+    """Recompute a run's chain and digests.
+
+    Exit 65 when they do not hold, with every row that does not.
+    """
+    from cuo_supervisor.cli.progress import progress
+
     run_id = run_uuid(run)
     with _reader() as reader:
-        if reader.get_run(run_id) is None:
-            raise DataError(f"there is no run {run}; cyberos-cuo runs list shows them")
-        verified = reader.verify(run_id)
+        summary = _summary(reader, run_id, run)
+        with progress("recomputing rows", summary.log_rows) as told:
+            verified = reader.verify(run_id, progress=told)
     if as_json:
         emit_json(verified.to_json())
     else:
-        click.echo(verification_text(verified))
+        deliver(verification_text(verified))
     return 0 if verified.ok else DATA
 
 
@@ -145,7 +219,7 @@ def _reader() -> Iterator[Any]:
     from cuo_checkpoint.runs import RunReader
     from cuo_supervisor.compose import identity_of
 
-    settings = Settings.load()
+    settings = load_settings()
     # Whoever decides on a waiting run must be able to read it first.
     identity = identity_of(settings, approver=True)
     with (
@@ -157,18 +231,23 @@ def _reader() -> Iterator[Any]:
         yield reader
 
 
-def _all_events(reader: Any, run_id: Any, *, with_state: bool) -> list[Any]:
+def _summary(reader: Any, run_id: Any, named: str) -> Any:
+    found = reader.get_run(run_id)
+    if found is None:
+        raise DataError(f"there is no run {named}; cyberos-cuo runs list shows them")
+    return found
+
+
+def _all_events(reader: Any, run_id: Any, with_state: bool, told: Any) -> list[Any]:
     found: list[Any] = []
     while True:
         page = reader.events(run_id, after_seq=found[-1].seq if found else 0, with_state=with_state)
         if not page:
             return found
         found += page
+        told(len(found))
 
 
-def _utc(at: dt.datetime | None) -> dt.datetime | None:
-    if at is None:
-        return None
-    if at.year < 2000:
-        raise UsageError("a time before the year 2000 is no time of this log")
-    return at.replace(tzinfo=dt.UTC) if at.tzinfo is None else at
+def _width() -> int | None:
+    """The terminal's columns; None where there is no terminal, and lines may be long."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

@@ -12,9 +12,13 @@ from typing import Any
 
 import click
 
-from cuo_supervisor.cli.common import debug_option, place_of, remark
+from cuo_supervisor.cli.common import (
+    debug_option,
+    load_settings,
+    place_of,
+    remark,
+)
 from cuo_supervisor.errors import ConfigError, UsageError
-from cuo_supervisor.settings import Settings
 
 __all__ = ["serve"]
 
@@ -54,7 +58,7 @@ def serve(host: str, port: int, shutdown_seconds: int) -> int:
 
     Speaks plain HTTP: in server mode put a proxy with TLS before it.
     """
-    settings = Settings.load()
+    settings = load_settings()
     try:
         import uvicorn
 

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from cuo_supervisor.cli.common import (
     debug_option,
+    deliver,
     emit_json,
     json_option,
+    load_settings,
     place_of,
     printable,
     run_uuid,
     stdin_text,
 )
+from cuo_supervisor.cli.completion_cmd import complete_persona
 from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
-from cuo_supervisor.settings import Settings
 
 if TYPE_CHECKING:
     from cuo_supervisor.core.catalog import Catalog
     from cuo_supervisor.core.explain import ExplainedSkill, Explanation
+    from cuo_supervisor.settings import Settings
 
 __all__ = ["skills"]
 
@@ -33,17 +36,31 @@ _GATES = {
 }
 
 
-@click.command()
+_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo supervisor skills
+  cyberos-cuo supervisor skills --query "gửi hóa đơn cho ACME" --persona cfo
+  cyberos-cuo supervisor skills --run 01M8PZMV75EB6AHSM2Y2NT99T7 --json
+"""
+
+
+@click.command(epilog=_EPILOG, short_help="The catalogue, or why a request matches it.")
 @click.option("--query", help="Explain how this request matches; - reads it from standard input.")
-@click.option("--persona", default="genie", show_default=True, help="Who would ask.")
-@click.option("--run", help="The catalogue as it was when this run was decided.")
+@click.option(
+    "--persona",
+    default="genie",
+    show_default=True,
+    shell_complete=complete_persona,
+    help="Who would ask.",
+)
+@click.option("--run", metavar="RUN", help="The catalogue as it was when this run was decided.")
 @json_option
 @debug_option
 def skills(query: str | None, persona: str, run: str | None, as_json: bool) -> int:
     """The catalogue's skills; with --query, why they match it. Nothing is recorded or invoked."""
     from cuo_supervisor.catalog_loader import load_catalog
 
-    settings = Settings.load()
+    settings = load_settings()
     catalog = load_catalog(settings.catalog) if run is None else _catalog_then(settings, run)
     if query is not None:
         from cuo_supervisor.core.explain import explain
@@ -54,14 +71,14 @@ def skills(query: str | None, persona: str, run: str | None, as_json: bool) -> i
         if as_json:
             emit_json(asdict(explanation))
         else:
-            click.echo(_explained_text(explanation))
+            deliver(_explained_text(explanation))
         return 0
     if as_json:
         emit_json({"snapshot_hash": catalog.snapshot_hash, **catalog.to_snapshot()})
         return 0
     for skill in catalog.skills:
         gate = "needs approval" if skill.is_destructive else ""
-        click.echo(
+        deliver(
             f"{skill.skill_name:<28} {skill.operation or '-':<18} {gate:<15} {skill.description}"
         )
     return 0

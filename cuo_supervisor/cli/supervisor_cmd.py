@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,21 +15,25 @@ from cuo_supervisor.cli.common import (
     emit_json,
     hush_loop,
     json_option,
+    load_settings,
     place_of,
     remark,
     stdin_text,
     telemetry_sent,
 )
+from cuo_supervisor.cli.completion_cmd import complete_persona
 from cuo_supervisor.cli.expire_cmd import expire
 from cuo_supervisor.cli.replay_cmd import replay
 from cuo_supervisor.cli.skills_cmd import skills
 from cuo_supervisor.core.envelope import MAX_QUERY_BYTES, check_query
 from cuo_supervisor.errors import UsageError
-from cuo_supervisor.settings import Settings
+
+if TYPE_CHECKING:
+    from cuo_supervisor.settings import Settings
 
 __all__ = ["supervisor"]
 
-_EPILOG = """\b
+_EPILOG: Final = """\b
 Examples:
   cyberos-cuo supervisor route --query "validate MST 0301479073" --persona cfo
   cyberos-cuo supervisor route --query "send invoice" --no-invoke --json
@@ -38,12 +42,37 @@ Examples:
 """
 
 
+_RESUME_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs list --state waiting
+  cyberos-cuo supervisor resume 01M8PZMV75EB6AHSM2Y2NT99T7 --approve --reason "checked with ACME"
+  cyberos-cuo supervisor resume 01M8PZMV75EB6AHSM2Y2NT99T7 --deny --reason "wrong account"
+"""
+
+_CONTINUE_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo runs list --state open
+  cyberos-cuo supervisor continue 01M8PZMV75EB6AHSM2Y2NT99T7
+"""
+
+_PERSONAS_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo supervisor personas
+  cyberos-cuo supervisor personas --json | jq -r '.[].short'
+"""
+
+_GRAPH_EPILOG: Final = """\b
+Examples:
+  cyberos-cuo supervisor graph > graph.mmd
+"""
+
+
 @click.group(epilog=_EPILOG)
 def supervisor() -> None:
     """Route a request to a skill, under the persona's rules."""
 
 
-@supervisor.command(epilog=_EPILOG)
+@supervisor.command(epilog=_EPILOG, short_help="Decide which skill a request is for, and run it.")
 @click.option(
     "--query", required=True, help="The request in words; - reads it from standard input."
 )
@@ -51,6 +80,7 @@ def supervisor() -> None:
     "--persona",
     default="genie",
     show_default=True,
+    shell_complete=complete_persona,
     help="Who asks: genie, ceo, coo, cfo, cmo, cto, chro, cso, clo, cdo, cpo.",
 )
 @click.option("--invoke/--no-invoke", default=True, show_default=True, help="Run the chosen skill.")
@@ -82,7 +112,7 @@ def route(
             "--invoke with --no-record would run a skill without a trace; drop one of them"
         )
     text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else argument_text(query))
-    settings = Settings.load()
+    settings = load_settings()
 
     async def ask(made: Any, identity: Any) -> Any:
         return await made.route(
@@ -97,7 +127,7 @@ def route(
     return _answer(settings, ask, as_json, durable=record, invoking=invoke and record)
 
 
-@supervisor.command()
+@supervisor.command(epilog=_RESUME_EPILOG)
 @click.argument("run")
 @click.option(
     "--approve",
@@ -125,10 +155,10 @@ def resume(run: str, approved: bool | None, reason: str | None, as_json: bool) -
     async def ask(made: Any, identity: Any) -> Any:
         return await made.resume(run_id, answer, identity=identity)
 
-    return _answer(Settings.load(), ask, as_json, durable=True, approver=True)
+    return _answer(load_settings(), ask, as_json, durable=True, approver=True)
 
 
-@supervisor.command("continue")
+@supervisor.command("continue", epilog=_CONTINUE_EPILOG)
 @click.argument("run")
 @click.option(
     "--rerun-idempotent",
@@ -147,10 +177,12 @@ def continue_(run: str, rerun_idempotent: bool, as_json: bool) -> int:
     async def ask(made: Any, identity: Any) -> Any:
         return await made.carry_on(run_id, identity=identity, rerun_idempotent=rerun_idempotent)
 
-    return _answer(Settings.load(), ask, as_json, durable=True)
+    return _answer(load_settings(), ask, as_json, durable=True)
 
 
-@supervisor.command()
+@supervisor.command(
+    epilog=_PERSONAS_EPILOG, short_help="Who may ask, and what each leaves to people."
+)
 @json_option
 @debug_option
 def personas(as_json: bool) -> int:
@@ -171,7 +203,7 @@ def personas(as_json: bool) -> int:
         )
         return 0
     for p in PERSONAS.values():
-        click.echo(f"{p.short:<6} {p.key:<30} {', '.join(p.defer_to_human_matrix)}")
+        deliver(f"{p.short:<6} {p.key:<30} {', '.join(p.defer_to_human_matrix)}")
     return 0
 
 
@@ -180,13 +212,18 @@ supervisor.add_command(replay)
 supervisor.add_command(expire)
 
 
-@supervisor.command()
+@supervisor.command(epilog=_GRAPH_EPILOG)
+@json_option
 @debug_option
-def graph() -> int:
+def graph(as_json: bool) -> int:
     """The supervisor's graph, as Mermaid text."""
     from cuo_supervisor.graph import build_supervisor_graph
 
-    click.echo(build_supervisor_graph().compile().get_graph().draw_mermaid())
+    drawn = build_supervisor_graph().compile().get_graph()
+    if as_json:
+        emit_json(drawn.to_json())
+    else:
+        deliver(drawn.draw_mermaid())
     return 0
 
 

@@ -105,7 +105,10 @@ class CheckpointPage(_Document):
 
 
 class Run(_Document):
-    """One run, and the body of its routing decision once it has made one."""
+    """One run, and the body of its routing decision once it has made one.
+
+    Before that `pending` says, where the run's state does, its persona, path and skill.
+    """
 
     run_id: str
     ulid: str
@@ -119,6 +122,7 @@ class Run(_Document):
     chain_rows: int
     hidden: bool
     decision: dict[str, Any] | None
+    pending: dict[str, str | None] | None
 
 
 class RunPageDocument(_Document):

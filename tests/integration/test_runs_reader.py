@@ -97,6 +97,39 @@ def test_a_run_is_summed_up(store: Any, reader: RunReader, shared_place: Any) ->
     json.dumps(plain)
 
 
+@pytest.mark.parametrize("size", [1, 20_000])
+def test_an_undecided_run_says_what_it_is_about(store: Any, reader: RunReader, size: int) -> None:
+    """Persona, path and skill come from the newest state, also where rows share a large one."""
+    run_id, writer = uuid.uuid4(), CheckpointWriter(store)
+    state = {
+        "text": "đ" * size,
+        "persona_key": "chief-operating-officer",
+        "branch_decision": "auto",
+        "rule_scores": [{"skill_name": "vietnam-bank-transfer@1.0"}, {"skill_name": "other"}],
+        "llm_pick": None,
+    }
+    writer.write(run_id, "run_started", {"persona_key": 7})
+    assert reader.list_runs().runs[0].pending is None
+    writer.write(run_id, "node_entered", state, node_name="invoke")
+    found = reader.list_runs(skill="vietnam-bank-transfer").runs[0]
+    assert (found.persona, found.path) == ("chief-operating-officer", "auto")
+    assert found.skill == "vietnam-bank-transfer@1.0"
+    assert found.to_json()["decision"] is None
+    assert reader.list_runs(path="ask").runs == []
+    picked = {**state, "branch_decision": "cascade_then_auto", "llm_pick": {"skill_name": "m@1"}}
+    writer.write(run_id, "node_completed", picked, node_name="invoke")
+    assert reader.list_runs().runs[0].skill == "m@1"
+
+
+def test_another_graphs_run_is_about_nothing_known(store: Any, reader: RunReader) -> None:
+    """Its state has none of the names, or has them as something else."""
+    run_id = uuid.uuid4()
+    odd = {"persona_key": ["x"], "branch_decision": {"a": 1}, "rule_scores": "s", "llm_pick": 1}
+    CheckpointWriter(store).write(run_id, "run_started", odd)
+    found = reader.list_runs().runs[0]
+    assert (found.pending, found.persona, found.path, found.skill) == (None,) * 4
+
+
 def test_events_are_in_order_and_paged(store: Any, reader: RunReader) -> None:
     """Pages of any size, put together, are the whole run in order of arrival."""
     run_id = run_graph(store)

@@ -1,0 +1,178 @@
+"""Runs as text, and a command's light start."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import re
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cuo_checkpoint.run_records import EventRecord, RunSummary
+from cuo_supervisor.cli.common import deliver, emit_json
+from cuo_supervisor.cli.main import cli
+from cuo_supervisor.cli.run_text import cells, run_table
+from cuo_supervisor.cli.run_tree import rendered, run_tree
+
+AT = dt.datetime(2026, 11, 30, 8, 15, tzinfo=dt.UTC)
+SAID = {
+    "persona_key": "chief-financial-officer",
+    "path_taken": "auto",
+    "skill_chosen": "vietnam-mst-validate@1.0",
+    "query": "gửi hóa đơn cho công ty Đông Á",
+}
+
+
+def summary(**changes: Any) -> RunSummary:
+    """A run that has decided, unless `changes` make it another."""
+    given_: dict[str, Any] = {
+        "run_id": uuid.UUID(int=7),
+        "thread_id": "t",
+        "state": "closed",
+        "outcome": "run_completed",
+        "trace_id": "0" * 32,
+        "first_at": AT,
+        "newest_at": AT,
+        "log_rows": 1,
+        "chain_rows": 1,
+        "hidden": False,
+        "decision": SAID,
+        **changes,
+    }
+    return RunSummary(**given_)
+
+
+def event(seq: int, kind: str, **changes: Any) -> EventRecord:
+    """A log row."""
+    fields = dict.fromkeys(EventRecord.__dataclass_fields__)
+    made = {
+        **fields,
+        "checkpoint_ns": "",
+        "created_at": AT + dt.timedelta(milliseconds=seq),
+        "seq": seq,
+        "kind": kind,
+        **changes,
+    }
+    return EventRecord(**made)  # type: ignore[arg-type]
+
+
+class Sound:
+    """A verification that found nothing."""
+
+    ok, rows, writes, chain_rows, problems = True, 1, 0, 1, ()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(40, 109),
+    st.text(st.sampled_from("aữ đ漢\u0301-"), max_size=90),
+    st.text(st.sampled_from("auto_ \u202e漢"), max_size=40),
+)
+def test_no_line_is_wider_than_a_narrow_terminal(width: int, query: str, path: str) -> None:
+    """Marks and wide letters counted; a run then takes two lines."""
+    run = summary(decision={**SAID, "query": query, "path_taken": path})
+    shown = click.unstyle(run_table([run], width=width))
+    assert all(cells(line) <= width for line in shown.splitlines())
+    assert run.ulid in shown
+
+
+def test_columns_stand_beneath_their_names() -> None:
+    """Vietnamese text, short persona names and what a waiting run waits for."""
+    pending = {"persona_key": "coo", "path_taken": "auto", "skill_chosen": "transfer@1.0"}
+    waiting = summary(state="waiting", outcome=None, decision=None, pending=pending)
+    head, first, second = run_table([waiting, summary()]).splitlines()
+    head, first = click.unstyle(head), click.unstyle(first)
+    assert first.index("transfer@1.0") == head.index("SKILL")
+    assert second.index("cfo") == first.index("coo") == head.index("PERSONA")
+    assert second.endswith("gửi hóa đơn cho công ty Đông Á")
+
+
+def test_a_run_is_a_tree() -> None:
+    """Rows hang beneath their node, a subgraph's beneath the node it ran in, hostile text is inert."""
+    inner = "plan:0b1e"
+    rows = [
+        event(1, "run_started"),
+        event(2, "edge_traversed", edge_from="__start__", edge_to="plan"),
+        event(3, "node_entered", node_name="plan"),
+        event(4, "node_entered", node_name="[red]deep\x1b[31m", checkpoint_ns=inner),
+        event(5, "node_completed", node_name="[red]deep\x1b[31m", checkpoint_ns=inner),
+        event(9, "node_completed", node_name="plan"),
+        event(10, "edge_traversed", edge_from="plan", edge_to="__end__"),
+        event(11, "run_completed"),
+    ]
+    drawn = rendered(run_tree(summary(), rows, [], Sound(), states=False))
+    lines = drawn.splitlines()
+    depth = {line.strip("│├└─ "): len(line) - len(line.lstrip("│├└─ ")) for line in lines}
+    assert depth["plan  6.0 ms"] == depth["1 ▶ run_started"]
+    assert depth["2 edge_traversed __start__ → plan"] > depth["plan  6.0 ms"]
+    assert depth["[red]deep\\x1b[31m  1.0 ms"] > depth["plan  6.0 ms"]
+    assert depth["11 ■ run_completed"] == depth["plan  6.0 ms"]
+    assert "\x1b" not in drawn
+
+
+def test_a_light_start_leaves_out_only_what_is_not_asked_for() -> None:
+    """No terminal library for httpx, no classes of a foreign service; both sound when asked for."""
+    program = (
+        "import sys; from cuo_supervisor.cli.startup import light_start; light_start();"
+        "light_start(); import cuo_supervisor.compose, httpx;"
+        "assert not any(m.startswith(('rich.', 'pygments.')) for m in sys.modules);"
+        "assert sum(m.startswith('langsmith.types') for m in sys.modules) < 10;"
+        "import langsmith.types as t; from langsmith.types import Dataset;"
+        "assert t.Dataset is Dataset and t.TracerSession.__name__ == 'TracerSession';"
+        "assert not hasattr(t, 'Nothing') and not hasattr(t, '__nothing__');"
+        "assert httpx.Client and sum(m.startswith('langsmith.types') for m in sys.modules) > 100"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=100)
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    """Every command with its words, groups among them."""
+    yield path, group
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name), command
+
+
+ALL = dict(commands(cli))
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_every_help_teaches_with_examples(words: tuple[str, ...]) -> None:
+    """Examples are commands of this program, the options they name exist, nothing is cut off."""
+    told = ALL[words].get_help(click.Context(ALL[words], info_name="x"))
+    head, _, rest = told.partition("Examples:")
+    assert "..." not in head.replace("[ARGS]...", "")
+    examples = re.findall(r"cyberos-cuo ([^\n|#>]*)", rest)
+    assert any(" ".join(words) in example for example in examples)
+    for example in examples:
+        plain = re.sub(r'"[^"]*"', "", example).split()
+        target = max((w for w in ALL if list(w) == plain[: len(w)]), key=len)
+        known = {
+            name for param in ALL[target].params for name in (*param.opts, *param.secondary_opts)
+        }
+        assert {word for word in plain if word.startswith("--")} <= known, example
+
+
+def test_letters_an_output_lacks_are_spelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing fails for want of an arrow, and JSON stays JSON."""
+    sink = io.TextIOWrapper(io.BytesIO(), encoding="latin-1", write_through=True)
+    monkeypatch.setattr(sys, "stdout", sink)
+    assert deliver("gửi → ACME")
+    emit_json({"query": "gửi"})
+    text = sink.buffer.getvalue().decode("latin-1")  # type: ignore[attr-defined]
+    assert text.startswith("g\\u1eedi \\u2192 ACME\n")
+    assert json.loads(text.partition("\n")[2]) == {"query": "gửi"}
