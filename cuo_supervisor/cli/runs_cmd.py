@@ -150,7 +150,7 @@ def list_(watch: bool, every: float, as_json: bool, **asked: Any) -> int:
     return 0
 
 
-@runs.command(epilog=_SHOW_EPILOG)
+@runs.command(epilog=_SHOW_EPILOG, short_help="One run as a tree, and whether it holds.")
 @click.argument("run")
 @click.option("--states/--no-states", default=False, help="Show each step's stored state too.")
 @json_option
