@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import uuid
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,7 @@ from cuo_supervisor.cli.common import (
     emit_json,
     hush_loop,
     json_option,
+    load_settings,
     place_of,
     remark,
     run_uuid,
@@ -22,7 +23,9 @@ from cuo_supervisor.cli.common import (
     telemetry_sent,
 )
 from cuo_supervisor.errors import DataError, UsageError
-from cuo_supervisor.settings import Settings
+
+if TYPE_CHECKING:
+    from cuo_supervisor.settings import Settings
 
 __all__ = ["expire", "listed_runs"]
 
@@ -35,11 +38,12 @@ Waiting = tuple[str, uuid.UUID]
 
 
 @click.command(
+    short_help="End waiting runs that nobody answered in time.",
     epilog="""\b
 Examples:
   cuo-archive expire-approvals --json | cyberos-cuo supervisor expire -
   cyberos-cuo supervisor expire --tenant 0d5f...
-"""
+""",
 )
 @click.argument("runs", nargs=-1, metavar="[RUN...|-]")
 @click.option("--tenant", metavar="UUID", help="Whose runs; not needed in local mode.")
@@ -53,7 +57,7 @@ def expire(runs: tuple[str, ...], tenant: str | None, as_json: bool) -> int:
     and not before the time is over. Safe to repeat, to run at once and to kill. Ends with 65 when
     a run could not be ended; the others are.
     """
-    settings = Settings.load()
+    settings = load_settings()
     if runs == ("-",):
         listed = listed_runs(stdin_text(_LIST_BYTES))
     else:
