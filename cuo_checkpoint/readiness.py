@@ -48,6 +48,8 @@ _LOG: Final = frozenset(
     }
 )
 _INDEX: Final = frozenset({"cuo_runs", "cuo_threads"})
+_EVIDENCE: Final = frozenset({"cuo_holds", "cuo_seal_heads", "cuo_seal_leaves"})
+"""Read by the program, written by nobody it could become."""
 _VERSION: Final = "cuo_alembic_version"
 _PARTITIONED: Final = _LOG - {"cuo_thread_tombstones"}
 _POLICIES: Final = frozenset({"cuo_tenant_rls", "cuo_owner_reads", "cuo_auditor_reads"})
@@ -192,7 +194,7 @@ def _revision_finding(revision: str | None, schema: str) -> Finding:
 def _rights(tables: list[Table], functions: set[str]) -> Iterator[Finding]:
     names = {table.name for table in tables}
     log = [t for t in tables if t.name != _VERSION]
-    missing = sorted((_LOG | _INDEX | {_VERSION}) - names)
+    missing = sorted((_LOG | _INDEX | _EVIDENCE | {_VERSION}) - names)
     yield _listed("tables", missing, "all tables are there", "missing", _AS_OWNER)
     open_ones = [t.name for t in tables if not t.forced]
     open_ones += [f"{t.name} (policies)" for t in log if not t.policies >= _POLICIES]
@@ -248,6 +250,8 @@ def _wrong_rights(table: Table) -> Iterator[str]:
     allowed: set[str] = set()
     if table.name in _INDEX:
         needed = allowed = {"SELECT", "INSERT", "UPDATE"}
+    elif table.name in _EVIDENCE:
+        needed = allowed = {"SELECT"}
     elif not table.is_month:
         needed, allowed = {"SELECT"}, {"SELECT", "INSERT"}
     held = table.rights | table.column_rights

@@ -62,6 +62,14 @@ def test_the_rows_schema_knows_every_kind() -> None:
         schemas.load("cuo.other")
 
 
+@pytest.mark.parametrize("kind", sorted(NOT_FROM_A_TENANTS_WORK))
+def test_retentions_kinds_take_no_other_object(kind: str) -> None:
+    """No member more, and none but those named; the rows themselves are tried with retention."""
+    validator = jsonschema.Draft202012Validator(schemas.load(kind))
+    for body in ({}, {"month": "2018-03"}, {"x": 1}, {"whole": True, "month": "2018-13"}):
+        assert not validator.is_valid(body)
+
+
 @pytest.mark.clause("102-6")
 @pytest.mark.criterion("102-AC6", "102-AC7")
 async def test_every_row_of_a_busy_tenant_fits_its_schema(

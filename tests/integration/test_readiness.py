@@ -92,6 +92,18 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     ),
     "a month gone": ("DROP TABLE {month}", "months", "{month}"),
     "a table gone": ("DROP TABLE cuo_thread_tombstones", "tables", "cuo_thread_tombstones"),
+    "the seals gone": ("DROP TABLE cuo_seal_heads", "tables", "cuo_seal_heads"),
+    "the holds gone": ("DROP TABLE cuo_holds", "tables", "cuo_holds"),
+    "seals writable": (
+        "GRANT INSERT ON cuo_seal_leaves TO cyberos_app",
+        "grants",
+        "INSERT on cuo_seal_leaves",
+    ),
+    "seals changeable": (
+        "ALTER TABLE cuo_seal_leaves DISABLE TRIGGER cuo_no_change",
+        "append-only triggers",
+        "cuo_seal_leaves",
+    ),
     "an old revision": (
         "UPDATE cuo_alembic_version SET version_num = '0001'",
         "revision",

@@ -9,6 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psycopg
 import pytest
 from psycopg import errors as pg
@@ -18,7 +19,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 from aged_log import MARCH, NOW, AgedLog, chat_graph, graph, utc
 from database_clock import DatabaseClock
 
-from cuo_checkpoint import CheckpointWriter, archive, archive_cli, keys, rebuild_index, retention
+from cuo_checkpoint import (
+    CheckpointWriter,
+    archive,
+    archive_cli,
+    keys,
+    rebuild_index,
+    retention,
+    schemas,
+)
 from cuo_checkpoint.cuts import RETENTION_RUN, SYSTEM_TENANT
 from cuo_checkpoint.errors import RetentionFailed, RetentionRefused, RunUnknown, ThreadDeleted
 from cuo_checkpoint.head_files import HeadFolder
@@ -89,6 +98,13 @@ def verified(aged: AgedLog, tenant: str) -> list[RunVerification]:
         report = archive.verify(aged.auditor, tenant_id=one)
         assert (report.broken, report.strays) == ([], [])
     assert rebuild_index.differences(aged.archiver) == []
+    said = rows(
+        aged.admin,
+        "SELECT kind, body::jsonb FROM cuo_memory_audit WHERE run_id = %s AND kind <> 'open'",
+        RETENTION_RUN,
+    )
+    for kind, body in said:
+        jsonschema.Draft202012Validator(schemas.load(kind)).validate(body)
     return []
 
 
