@@ -192,6 +192,41 @@ def aged(cluster: Any, aged_template: str) -> Iterator[AgedLog]:
         conn.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
+class Eye:
+    """One connection a database for all lenses: a test looks some twenty times, in autocommit."""
+
+    dsn: str = ""
+    conn: psycopg.Connection[dict[str, Any]] | None = None
+
+    @classmethod
+    def query(cls, dsn: str, text: str, params: Any) -> list[dict[str, Any]]:
+        """Rows of a query; looks again when the server closed the connection meanwhile."""
+        while True:
+            fresh = cls.conn is None or cls.conn.closed or cls.dsn != dsn
+            if fresh:
+                cls.close()
+                cls.dsn, cls.conn = dsn, psycopg.connect(dsn, row_factory=dict_row, autocommit=True)
+            assert cls.conn is not None
+            try:
+                return cls.conn.execute(text, params).fetchall()
+            except psycopg.OperationalError:
+                if fresh or not cls.conn.closed:
+                    raise
+
+    @classmethod
+    def close(cls) -> None:
+        if cls.conn is not None:
+            cls.conn.close()
+            cls.conn = None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def eye() -> Iterator[None]:
+    """Shut when the tests end."""
+    yield
+    Eye.close()
+
+
 class Lens:
     """Reads one tenant's rows as a superuser: for looking, never for acting."""
 
@@ -201,9 +236,8 @@ class Lens:
 
     def query(self, text: str, *params: Any) -> list[dict[str, Any]]:
         """Rows of a query in which $T stands for the tenant."""
-        with psycopg.connect(self.dsn, row_factory=dict_row) as conn:
-            spelled = text.replace("$T", f"'{self.tenant}'")
-            return conn.execute(spelled, params or None).fetchall()
+        spelled = text.replace("$T", f"'{self.tenant}'")
+        return Eye.query(self.dsn, spelled, params or None)
 
     def rows(self, thread: str | None = None) -> list[dict[str, Any]]:
         """Log rows in order of arrival, states in full."""
