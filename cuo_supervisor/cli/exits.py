@@ -16,8 +16,8 @@ from cuo_supervisor.cli.common import OutputLost, deliver, mute, remark
 from cuo_supervisor.errors import PersonaMismatch, PersonaVersionMismatch, SupervisorError
 
 __all__ = [
-    "ASK", "AUDIT_FAILED", "BUG", "DATA", "DEFER", "DENIED", "INTERRUPTED", "INVOKED", "OUTPUT_LOST",
-    "PERMISSION", "SKILL_FAILED", "STORE", "TIMEOUT", "USAGE", "WAITING", "report", "run_main",
+    "ASK", "AUDIT_FAILED", "BUG", "DATA", "DEFER", "DENIED", "INTERRUPTED", "INVOKED", "MEANINGS",
+    "OUTPUT_LOST", "PERMISSION", "SKILL_FAILED", "STORE", "TIMEOUT", "USAGE", "WAITING", "report", "run_main",
 ]  # fmt: skip
 
 INVOKED: Final = 0
@@ -35,6 +35,25 @@ OUTPUT_LOST: Final = 74
 TIMEOUT: Final = 75
 PERMISSION: Final = 77
 INTERRUPTED: Final = 130
+
+MEANINGS: Final = {
+    INVOKED: "invoked",
+    ASK: "ask",
+    DEFER: "defer or blocked",
+    WAITING: "waiting for approval",
+    DENIED: "denied or expired",
+    SKILL_FAILED: "skill failed",
+    USAGE: "usage",
+    DATA: "bad data or unknown persona",
+    STORE: "store unreachable",
+    BUG: "our fault",
+    AUDIT_FAILED: "audit failure",
+    OUTPUT_LOST: "result not written",
+    TIMEOUT: "time-out",
+    PERMISSION: "permission",
+    INTERRUPTED: "interrupted",
+}
+"""Every code a command can end with; `--help` and docs/operations.md say the same."""
 
 
 def run_main(command: click.Command, program: str) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+import textwrap
 from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from cuo_supervisor.cli.common import mute
-from cuo_supervisor.cli.exits import run_main
+from cuo_supervisor.cli.exits import MEANINGS, run_main
 from cuo_supervisor.cli.startup import light_start
 
 __all__ = ["cli", "main"]
@@ -63,7 +64,11 @@ class _Lazy(click.Group):
             formatter.write_dl([(name, text) for name, (_, _, text) in _COMMANDS.items()])
 
 
-_EPILOG: Final = """\b
+_CODES: Final = textwrap.fill(
+    "Exit codes: " + ", ".join(f"{code} {meaning}" for code, meaning in MEANINGS.items()) + ".",
+    width=94,
+)
+_EPILOG: Final = f"""\b
 Examples:
   cyberos-cuo supervisor route --query "validate MST 0301479073" --persona cfo
   echo "gửi hóa đơn cho ACME" | cyberos-cuo supervisor route --query - --json
@@ -71,9 +76,7 @@ Examples:
   cyberos-cuo doctor
 
 \b
-Exit codes: 0 invoked, 1 ask, 2 defer or blocked, 3 waiting for approval, 4 denied or expired,
-5 skill failed, 64 usage, 65 bad data or unknown persona, 69 store unreachable, 70 our fault,
-73 audit failure, 74 result not written, 75 time-out, 77 permission, 130 interrupted.
+{_CODES}
 """
 
 
