@@ -384,8 +384,13 @@ class AsyncDriver:
 
     async def close(self) -> None:
         opening = self._pools.pop(asyncio.get_running_loop(), None)
-        if opening is not None:
-            await (await opening).close()
+        if opening is None:
+            return
+        # A server that is not there is waited for by nobody any more: Ctrl-C must not take as long.
+        opening.cancel()
+        await asyncio.wait([opening])
+        if not opening.cancelled() and opening.exception() is None:
+            await opening.result().close()
 
 
 def _followed(future: Future[None]) -> asyncio.Future[None]:

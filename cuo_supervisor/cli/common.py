@@ -23,7 +23,6 @@ __all__ = [
     "debug_option",
     "deliver",
     "emit_json",
-    "hush_loop",
     "json_option",
     "load_settings",
     "mute",
@@ -163,18 +162,6 @@ def waiting_text(settings: Settings) -> str:
     if settings.mode == "local":
         return "starting the local database ..."
     return "waiting for the database ..."
-
-
-def hush_loop() -> None:
-    """Keeps the running loop from printing tracebacks of side tasks; --debug lets it.
-
-    When a step cannot be stored, LangGraph leaves the failures of its parallel writes unread. The
-    one that matters was raised, and ends the command with a sentence.
-    """
-    import asyncio
-
-    if "--debug" not in sys.argv:
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
 
 
 def stdin_text(limit: int) -> str:

@@ -13,7 +13,6 @@ from cuo_supervisor.cli.common import (
     debug_option,
     deliver,
     emit_json,
-    hush_loop,
     json_option,
     load_settings,
     place_of,
@@ -246,7 +245,6 @@ def _answer(
     identity = identity_of(settings, approver=approver)
 
     async def work(place: Any) -> Any:
-        hush_loop()
         async with make_supervisor(settings, place, say=remark, max_connections=2) as made:
             return await ask(made, identity)
 
