@@ -7,7 +7,7 @@ Problems name arguments and rules, never values.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ __all__ = [
     "MAX_INTEGER",
     "extract_arguments",
     "find_arguments",
+    "reading_key",
     "skill_words",
     "validate_arguments",
 ]
@@ -35,21 +36,43 @@ def extract_arguments(query: str, manifest: SkillManifest) -> dict[str, Any]:
 
 
 def find_arguments(
-    reading: Reading, manifest: SkillManifest, vocabulary: Vocabulary
+    reading: Reading,
+    manifest: SkillManifest,
+    vocabulary: Vocabulary,
+    *,
+    numbers: Sequence[int] = (),
+    seen: dict[int, Found | None] | None = None,
 ) -> dict[str, Found]:
     """Like `extract_arguments`, on a text already read, with the place of each value.
 
-    `vocabulary` holds the skill's own words; none of them begins a name.
+    `vocabulary` holds the skill's own words; none of them begins a name. `seen` remembers, from
+    skill to skill of one request, what the arguments numbered alike (see `reading_key`) gave.
     """
     found: dict[str, Found] = {}
-    for spec in manifest.arguments:
+    for at, spec in enumerate(manifest.arguments):
         extract = EXTRACTORS.get(spec.extractor)
         if extract is None:
             continue
-        entry = extract(reading, spec, vocabulary)
-        if entry is not None and not _problem(entry.value, spec):
+        if seen is not None and numbers[at] in seen:
+            entry = seen[numbers[at]]
+        else:
+            entry = extract(reading, spec, vocabulary)
+            if entry is not None and _problem(entry.value, spec):
+                entry = None
+            if seen is not None:
+                seen[numbers[at]] = entry
+        if entry is not None:
             found[spec.name] = entry
     return found
+
+
+def reading_key(spec: ArgumentSpec, vocabulary: Vocabulary) -> tuple[str, Vocabulary | None]:
+    """Equal for arguments that any request gives the same value: all but their names is equal.
+
+    Only a party's name depends on the words of the skill around it.
+    """
+    plain = spec.model_dump_json(exclude={"name", "description", "required"})
+    return plain, vocabulary if spec.extractor == "party" else None
 
 
 def validate_arguments(arguments: Mapping[str, Any], manifest: SkillManifest) -> list[str]:

@@ -44,6 +44,13 @@ _PHRASES: Final[tuple[tuple[CautionKind, tuple[tuple[str, ...], ...]], ...]] = (
     ("reversal", UNMARKED_SIGNS),
 )
 
+_BY_FIRST: Final[dict[str, list[tuple[int, CautionKind, tuple[str, ...]]]]] = {}
+"""The same by first word, each with its place in the order above: a request has few of them."""
+for _order, (_kind, _phrase) in enumerate(
+    (kind, phrase) for kind, phrases in _PHRASES for phrase in phrases
+):
+    _BY_FIRST.setdefault(_phrase[0], []).append((_order, _kind, _phrase))
+
 
 @dataclass(frozen=True, slots=True)
 class Caution:
@@ -60,11 +67,11 @@ def find_cautions(reading: Reading) -> list[Caution]:
         for at, token in enumerate(reading.tokens)
         if (kind := _sign(reading.tokens, at, token)) is not None
     ]
-    for kind, phrases in _PHRASES:
-        for phrase in phrases:
-            found.extend(
-                Caution(kind, frozenset(range(at, at + len(phrase)))) for at in reading.find(phrase)
-            )
+    begun = (entry for word in reading.places for entry in _BY_FIRST.get(word, ()))
+    for _, kind, phrase in sorted(begun):
+        found.extend(
+            Caution(kind, frozenset(range(at, at + len(phrase)))) for at in reading.find(phrase)
+        )
     return found
 
 

@@ -71,6 +71,7 @@ class Reading:
     tokens: tuple[Token, ...]
     places: Mapping[str, list[int]]
     """Positions of each folded word."""
+    folds: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> Reading:
@@ -78,7 +79,7 @@ class Reading:
         places: dict[str, list[int]] = {}
         for at, token in enumerate(tokens):
             places.setdefault(token.folded, []).append(at)
-        return cls(text, tokens, places)
+        return cls(text, tokens, places, tuple(token.folded for token in tokens))
 
     def find(self, phrase: Sequence[str]) -> list[int]:
         """Where the folded words of `phrase` stand next to each other."""
@@ -87,13 +88,8 @@ class Reading:
             return []
         if len(phrase) == 1:
             return starts
-        tokens, size = self.tokens, len(phrase)
-        return [
-            at
-            for at in starts
-            if at + size <= len(tokens)
-            and all(tokens[at + k].folded == phrase[k] for k in range(1, size))
-        ]
+        folds, size, wanted = self.folds, len(phrase), tuple(phrase)
+        return [at for at in starts if folds[at : at + size] == wanted]
 
 
 @dataclass(frozen=True, slots=True)

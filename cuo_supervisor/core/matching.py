@@ -15,6 +15,7 @@ from typing import Final
 from cuo_supervisor.core.extractors import Reading
 from cuo_supervisor.core.lexicon import VIETNAM_SIGNS
 from cuo_supervisor.core.scoring_index import (
+    FILLER_WEIGHT,
     CatalogIndex,
     Phrase,
     SkillIndex,
@@ -53,7 +54,7 @@ _REACH: Final = 3
 """Content words between two words of a phrase that still count as one saying."""
 _APART: Final = 0.75
 """What a phrase keeps of its score if its words stand apart or out of order."""
-_NO_PHRASE: Final = ((0.0, 0),)
+_NOWHERE: Final = -2
 _ALIGNED: Final = 4
 """Phrases per skill aligned word by word, best upper bounds first."""
 
@@ -106,7 +107,10 @@ def lay_out(text: str, index: CatalogIndex) -> Request:
         tokens=tokens,
         by_key=by_key,
         by_fold=by_fold,
-        weights=tuple(word_weight(index, token) for token in tokens),
+        weights=tuple(
+            FILLER_WEIGHT if filler else word_weight(index, token)
+            for token, filler in zip(tokens, fillers, strict=True)
+        ),
         filler=fillers,
         rank=tuple(rank),
         unread=len(reading.tokens) - len(tokens),
@@ -135,18 +139,16 @@ def match_skills(request: Request, index: CatalogIndex) -> list[Match]:
     Phrases are compared word by word in the order of an upper bound (every word found, order
     ignored), and only as long as that bound beats the worst skill already in the list.
     """
-    bounds, names = _bounds(request, index)
+    bounds, touched, tops, names = _bounds(request, index)
     keywords = {
         skill: min(1.0, sum(found.values()) / 2)
         for skill, found in _keyword_hits(request, index).items()
     }
     most = {
         skill: _evidence(
-            min(1.0, max(b for b, _ in bounds.get(skill, _NO_PHRASE))),
-            names.get(skill, 0.0),
-            keywords.get(skill, 0.0),
+            min(1.0, tops.get(skill, 0.0)), names.get(skill, 0.0), keywords.get(skill, 0.0)
         )
-        for skill in {**bounds, **names, **keywords}
+        for skill in {**tops, **names, **keywords}
     }
     best: list[Match] = []
     floor = 0.0
@@ -154,7 +156,8 @@ def match_skills(request: Request, index: CatalogIndex) -> list[Match]:
         if most[number] <= floor:
             break
         match = Match(index.skills[number], names.get(number, 0.0), keywords.get(number, 0.0))
-        match.phrase, match.covered = _best_phrase(request, index, bounds.get(number, ()))
+        own = [(bounds[at], at) for at in index.spans[number] if at in touched]
+        match.phrase, match.covered = _best_phrase(request, index, own)
         match.evidence = _evidence(match.phrase, match.name, match.keywords)
         best.append(match)
         best.sort(key=lambda m: (-m.evidence, m.skill.skill_name))
@@ -186,29 +189,36 @@ def closest_phrases(
 
 def _bounds(
     request: Request, index: CatalogIndex
-) -> tuple[dict[int, list[tuple[float, int]]], dict[int, float]]:
-    """Per skill: the most each of its phrases can score, and the share of its name found."""
-    bound: dict[int, float] = {}
+) -> tuple[list[float], set[int], dict[int, float], dict[int, float]]:
+    """The most each phrase can score, the phrases that share a word with the request at all, the
+    most of each skill's, and the share of its name found.
+
+    The inner loop walks every such phrase of every skill, so it does nothing but add.
+    """
+    bound = list(index.slack)
+    touched: set[int] = set()
     several: set[int] = set()
     names: dict[int, float] = {}
     for key, quality in _content(request, index).items():
         # In the request's order throughout: sums of floats depend on it.
-        for number, share in index.postings.get(key, ()):
-            if number in bound:
+        posting = index.postings.get(key)
+        if posting is not None:
+            several |= touched & posting.numbers
+            touched |= posting.numbers
+            for number, share in posting.shares:
                 bound[number] += quality * share
-                several.add(number)
-            else:
-                bound[number] = index.phrases[number].slack + quality * share
         if key in request.by_key:
             for skill, share in index.names.get(key, ()):
                 names[skill] = names.get(skill, 0.0) + share
-    by_skill: dict[int, list[tuple[float, int]]] = {}
-    for number, value in bound.items():
-        phrase = index.phrases[number]
-        if number not in several and phrase.content > 1:
-            value *= _APART  # a word alone stands in no order
-        by_skill.setdefault(phrase.skill, []).append((value, number))
-    return by_skill, names
+    for number in touched - several - index.alone:
+        bound[number] *= _APART  # a word alone stands in no order
+    tops: dict[int, float] = {}
+    owner = index.owner
+    for number in touched:
+        skill, value = owner[number], bound[number]
+        if value > tops.get(skill, 0.0):
+            tops[skill] = value
+    return bound, touched, tops, names
 
 
 def _content(request: Request, index: CatalogIndex) -> dict[str, float]:
@@ -259,47 +269,47 @@ def _evidence(phrase: float, name: float, keywords: float) -> float:
 
 def _align(request: Request, phrase: Phrase) -> tuple[float, frozenset[int]]:
     """Weighted share of the phrase found, less if its words stand apart or out of order."""
-    placed: list[tuple[int, bool] | None] = []
+    by_key, by_fold = request.by_key, request.by_fold
+    places_of: list[int] = []  # where each word of the phrase stands, -2 for nowhere
+    exact: list[bool] = []
     previous = -2
     for word in phrase.words:
-        places = request.by_key.get(word.key)
-        exact = places is not None
-        places = places or request.by_fold.get(word.folded)
+        places = by_key.get(word.key)
+        exact.append(places is not None)
+        places = places or by_fold.get(word.folded)
         if not places:
-            placed.append(None)
+            places_of.append(_NOWHERE)
             continue
         at = previous + 1
         if at not in places:
             at = next((place for place in places if place > previous), places[0])
-        placed.append((at, exact))
+        places_of.append(at)
         previous = at
 
     found = 0.0
     order: list[int] = []
     covered: set[int] = set()
-    for number, spot in enumerate(placed):
-        if spot is None:
+    last = len(places_of) - 1
+    for number, at in enumerate(places_of):
+        if at < 0:
             continue
-        at, exact = spot
-        near = any(
-            other is not None and other[0] == at + step
-            for step, other in ((-1, _at(placed, number - 1)), (1, _at(placed, number + 1)))
-        )
-        seen, meant = request.tokens[at], phrase.words[number]
-        quality = 1.0 if exact else _fold_quality(request, seen, meant, near)
-        if quality <= 0.0:
-            continue
+        meant = phrase.words[number]
+        if exact[number]:
+            quality = 1.0
+        else:
+            near = (number > 0 and places_of[number - 1] == at - 1 >= 0) or (
+                number < last and places_of[number + 1] == at + 1
+            )
+            quality = _fold_quality(request, request.tokens[at], meant, near)
+            if quality <= 0.0:
+                continue
         found += quality * phrase.weights[number]
         covered.add(at)
-        if not is_filler(phrase.words[number]):
+        if phrase.telling[number]:
             order.append(request.rank[at])
     steps = [0 < b - a <= _REACH for a, b in itertools.pairwise(order)]
     together = sum(steps) / len(steps) if steps else float(len(phrase.words) == len(covered))
     return found / phrase.mass * (_APART + (1 - _APART) * together), frozenset(covered)
-
-
-def _at(placed: Sequence[tuple[int, bool] | None], number: int) -> tuple[int, bool] | None:
-    return placed[number] if 0 <= number < len(placed) else None
 
 
 def _fold_quality(request: Request, seen: Token, meant: Token, near: bool) -> float:

@@ -74,8 +74,9 @@ def score_one_off(query: str, persona: Persona, catalog: Catalog) -> list[Candid
     request = lay_out(normalise_query(query), index)
     owned = _owned_words(request, persona)
     cautions = find_cautions(request.reading)
+    seen: dict[int, Found | None] = {}
     candidates = [
-        _candidate(request, match, owned, cautions) for match in match_skills(request, index)
+        _candidate(request, match, owned, cautions, seen) for match in match_skills(request, index)
     ]
     candidates = [candidate for candidate in candidates if candidate.confidence > 0]
     candidates.sort(key=lambda c: (-c.confidence, c.skill_name))
@@ -83,13 +84,20 @@ def score_one_off(query: str, persona: Persona, catalog: Catalog) -> list[Candid
 
 
 def _candidate(
-    request: Request, match: Match, owned: frozenset[str], cautions: Sequence[Caution]
+    request: Request,
+    match: Match,
+    owned: frozenset[str],
+    cautions: Sequence[Caution],
+    seen: dict[int, Found | None],
 ) -> Candidate:
     manifest = match.skill.manifest
     worth_reading = match.evidence >= CASCADE_THRESHOLD_LOW
-    found = (
-        find_arguments(request.reading, manifest, match.skill.vocabulary) if worth_reading else {}
-    )
+    found: dict[str, Found] = {}
+    if worth_reading:
+        skill = match.skill
+        found = find_arguments(
+            request.reading, manifest, skill.vocabulary, numbers=skill.readings, seen=seen
+        )
     explained, strange = _explained(request, match, found)
     evidence = match.evidence * (_BASE + (1 - _BASE) * explained)
 
@@ -167,7 +175,8 @@ def _applies(caution: Caution, request: Request, match: Match, found: dict[str, 
 
 
 def _inside(token: Token, spans: Collection[tuple[int, int]]) -> bool:
-    return any(start <= token.start and token.end <= end for start, end in spans)
+    # Asked of every word of every candidate, mostly with nothing to look at.
+    return bool(spans) and any(start <= token.start and token.end <= end for start, end in spans)
 
 
 def _close_second(candidates: list[Candidate]) -> list[Candidate]:

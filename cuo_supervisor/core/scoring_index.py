@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from cuo_supervisor.core.arguments import skill_words
+from cuo_supervisor.core.arguments import reading_key, skill_words
 from cuo_supervisor.core.catalog import Catalog, SkillManifest
 from cuo_supervisor.core.extractors import Vocabulary
 from cuo_supervisor.core.lexicon import FILLERS
@@ -30,11 +30,21 @@ class Phrase:
     skill: int
     words: tuple[Token, ...]
     weights: tuple[float, ...]
+    telling: tuple[bool, ...]
+    """Per word: whether it is more than grammar."""
     mass: float
     content: int
     """How many different content words it has."""
     slack: float
     """Share of the mass that grammar words hold; found or not, it is never much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """The phrases that hold a word: their numbers, and each with the word's share of it."""
+
+    numbers: frozenset[int]
+    shares: tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +62,8 @@ class SkillIndex:
     marked_folds: frozenset[str]
     """Those of `folds` that some word of the skill writes with marks."""
     vocabulary: Vocabulary
+    readings: tuple[int, ...]
+    """A number for each of its arguments, the same for those any request fills alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +72,14 @@ class CatalogIndex:
 
     skills: tuple[SkillIndex, ...]
     phrases: tuple[Phrase, ...]
-    postings: Mapping[str, tuple[tuple[int, float], ...]]
-    """Comparison key of a content word: (number of a phrase, the word's share of it)."""
+    """Those of one skill stand together; `spans` says from where to where."""
+    spans: tuple[range, ...]
+    slack: tuple[float, ...]
+    owner: tuple[int, ...]
+    alone: frozenset[int]
+    """Per phrase, as the scorer's inner loop reads them: its slack and skill; those of one word."""
+    postings: Mapping[str, Posting]
+    """Where each content word stands, by comparison key."""
     folded: Mapping[str, tuple[str, ...]]
     """Word without marks: the keys it may stand for, other than itself."""
     names: Mapping[str, tuple[tuple[int, float], ...]]
@@ -91,14 +109,17 @@ def word_weight(index: CatalogIndex, token: Token) -> float:
 
 def _build(catalog: Catalog) -> CatalogIndex:
     weights = _weights(catalog)
-    skills = tuple(map(_skill, catalog.skills))
+    numbers: dict[tuple[str, Vocabulary | None], int] = {}
+    skills = tuple(_skill(manifest, numbers) for manifest in catalog.skills)
     phrases: list[Phrase] = []
+    spans: list[range] = []
     postings: dict[str, list[tuple[int, float]]] = {}
     folded: dict[str, dict[str, None]] = {}
     names: dict[str, list[tuple[int, float]]] = {}
     keywords: dict[str, dict[tuple[str, ...], list[tuple[int, int]]]] = {}
     spelled: dict[tuple[str, ...], tuple[Token, ...]] = {}
     for number, skill in enumerate(skills):
+        began = len(phrases)
         for text in (*skill.manifest.triggers.en, *skill.manifest.triggers.vi):
             phrase, shares = _phrase(number, text, weights)
             for key, share in shares.items():
@@ -107,6 +128,7 @@ def _build(catalog: Catalog) -> CatalogIndex:
                 if word.folded != word.key and not is_filler(word):
                     folded.setdefault(word.folded, {})[word.key] = None
             phrases.append(phrase)
+        spans.append(range(began, len(phrases)))
         total_name = sum(weights[word.key] for word in skill.name_words)
         for word in skill.name_words:
             names.setdefault(word.key, []).append((number, weights[word.key] / total_name))
@@ -118,7 +140,14 @@ def _build(catalog: Catalog) -> CatalogIndex:
     return CatalogIndex(
         skills=skills,
         phrases=tuple(phrases),
-        postings={key: tuple(found) for key, found in postings.items()},
+        spans=tuple(spans),
+        slack=tuple(phrase.slack for phrase in phrases),
+        owner=tuple(phrase.skill for phrase in phrases),
+        alone=frozenset(at for at, phrase in enumerate(phrases) if phrase.content <= 1),
+        postings={
+            key: Posting(frozenset(number for number, _ in found), tuple(found))
+            for key, found in postings.items()
+        },
         folded={word: tuple(found) for word, found in folded.items()},
         names={key: tuple(found) for key, found in names.items()},
         keywords={
@@ -154,11 +183,15 @@ def _phrase(skill: int, text: str, weights: Mapping[str, float]) -> tuple[Phrase
     mass = sum(masses)
     shares = {w.key: m / mass for w, m in zip(words, masses, strict=True) if not is_filler(w)}
     slack = 1.0 - sum(shares.values())
-    return Phrase(skill, words, masses, mass, len(shares), slack), shares
+    telling = tuple(not is_filler(w) for w in words)
+    return Phrase(skill, words, masses, telling, mass, len(shares), slack), shares
 
 
-def _skill(manifest: SkillManifest) -> SkillIndex:
+def _skill(
+    manifest: SkillManifest, numbers: dict[tuple[str, Vocabulary | None], int]
+) -> SkillIndex:
     everything = [word for group in _words(manifest) for word in group]
+    vocabulary = skill_words(manifest.triggers, manifest.keywords)
     return SkillIndex(
         manifest=manifest,
         skill_name=manifest.skill_name,
@@ -167,5 +200,9 @@ def _skill(manifest: SkillManifest) -> SkillIndex:
         keys=frozenset(w.key for w in everything),
         folds=frozenset(w.folded for w in everything),
         marked_folds=frozenset(w.folded for w in everything if w.marked),
-        vocabulary=skill_words(manifest.triggers, manifest.keywords),
+        vocabulary=vocabulary,
+        readings=tuple(
+            numbers.setdefault(reading_key(spec, vocabulary), len(numbers))
+            for spec in manifest.arguments
+        ),
     )
