@@ -13,7 +13,6 @@ from cuo_supervisor.cli.common import (
     debug_option,
     deliver,
     emit_json,
-    hush_loop,
     json_option,
     load_settings,
     place_of,
@@ -81,7 +80,6 @@ def expire(runs: tuple[str, ...], tenant: str | None, as_json: bool) -> int:
 async def _end(settings: Settings, place: Any, listed: list[Waiting]) -> list[dict[str, Any]]:
     from cuo_supervisor.compose import make_supervisor
 
-    hush_loop()
     told = []
     async with make_supervisor(settings, place, say=remark, max_connections=2) as made:
         for tenant_id, run_id in listed:
