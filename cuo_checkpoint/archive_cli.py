@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 import click
 
-from cuo_checkpoint import evidence_cli, retention_cli
+from cuo_checkpoint import archive_log, evidence_cli, metrics_cli, retention_cli
 
 if TYPE_CHECKING:
     from cuo_checkpoint.archive import VerifyReport
@@ -65,6 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    with contextlib.ExitStack() as stack:
+        return archive_log.told(stack, arguments, lambda: _main(arguments))
+
+
+def _main(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="cuo-archive", standalone_mode=False)
         sys.stdout.flush()
@@ -91,9 +96,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     "--local", is_flag=True, help="Use the local mode's database, starting it if need be."
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of a bug.")
+@click.option(
+    "--log",
+    metavar="FILE",
+    help="Append JSON events, one a line, to FILE; - makes standard error all events.",
+)
 @click.version_option(package_name="cuo", message="%(version)s")
 @click.pass_context
-def cli(context: click.Context, local: bool, debug: bool) -> None:
+def cli(context: click.Context, local: bool, debug: bool, log: str | None) -> None:
     """Care for the log: its months, its proof.
 
     The database is the one CUO_DATABASE_URL names, in schema CUO_SCHEMA. A local database is
@@ -366,6 +376,7 @@ def _say(sentence: str) -> None:
 
 
 evidence_cli.add_to(cli, lambda local, role: _target(local, role))
+metrics_cli.add_to(cli, lambda local, role: _target(local, role))
 retention_cli.add_to(cli, lambda local, role: _target(local, role))
 
 

@@ -78,6 +78,7 @@ class StoreTelemetry:
             if append.run[1] == ids.ZERO_TRACE:
                 self._add(names.TRACE_MISSING, {})
                 if any(event.kind == "run_started" for event in append.events):
+                    self.failure("trace_id_missing")
                     _tell("store.trace_id_missing", "trace_id_missing", append.run)
         except Exception:
             return

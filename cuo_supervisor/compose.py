@@ -59,10 +59,14 @@ _LOADING_LOOKS = 3000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the log is: a conninfo for the application role, and the schema."""
+    """Where the log is: a conninfo for the application role, and the schema.
+
+    `auditor`: a conninfo for the role that sees every tenant, where this process has one.
+    """
 
     conninfo: str
     schema: str
+    auditor: str | None = None
 
 
 class CuoStore:
@@ -182,7 +186,7 @@ def open_place(settings: Settings, *, check: bool = True) -> Iterator[Place]:
             server = stack.enter_context(local_database(data_dir=settings.data_dir))
         except store_errors.CheckpointError as error:
             raise StoreDown(str(error)) from error
-        yield Place(server.app_dsn, "public")
+        yield Place(server.app_dsn, "public", server.auditor_dsn)
 
 
 def _require_ready(place: Place) -> None:

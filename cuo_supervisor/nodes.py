@@ -23,6 +23,7 @@ from cuo_supervisor.core.envelope import normalise_query
 from cuo_supervisor.core.models import CUO_STATE_V
 from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.core.scoring import score_one_off
+from cuo_supervisor.core.scrub import SCAN_FAILED
 from cuo_supervisor.errors import PersonaMismatch, PersonaUnknown, PersonaVersionMismatch
 from cuo_supervisor.identity import check_persona
 from cuo_supervisor.ports import NodeContext
@@ -125,6 +126,9 @@ async def llm_cascade(state: GraphState, runtime: Runtime[NodeContext]) -> Updat
             monotonic=context.clock.monotonic,
         )
         context.telemetry.cascade(result.outcome)
+        context.telemetry.note(
+            llm_attempts=result.attempts, dropped_candidates=result.dropped_candidates
+        )
         update: Update = {
             "cascade_taken": True,
             "cascade_outcome": result.outcome,
@@ -167,6 +171,7 @@ async def invoke(
         manifest = context.catalog.get(skill_name)
         verdict = decide_gate(get_persona(state["persona_key"]), manifest)
         gate: Update = {"kind": verdict.kind, "operation": verdict.operation}
+        context.telemetry.note(skill_name=skill_name, gate=verdict.kind)
         if verdict.kind == "persona_defer_matrix":
             context.telemetry.persona_defer_block(state["persona_key"], verdict.operation or "")
             row = audit.persona_defer_block(
@@ -245,6 +250,8 @@ async def record(state: GraphState, runtime: Runtime[NodeContext]) -> Update:
                 trace_id=state["trace_id"],
                 catalog_changed=context.catalog.snapshot_hash != state["catalog_snapshot_hash"],
             )
+            if row["query"] == SCAN_FAILED:
+                context.telemetry.failure("scrub_failed")
             update |= {OUTBOX: [_handed(row)], "audit_emitted": True}
         return update
 

@@ -327,7 +327,8 @@ class Supervisor:
             state = found.checkpoint["channel_values"].get(START, {}) if found else {}
         if "request_id" not in state:
             raise DataError("there is no such run")
-        check_state_version(state)
+        with self._telemetry.failing():
+            check_state_version(state)
         config["configurable"]["trace_id"] = state["trace_id"]
         waiting = snapshot.interrupts[0].id if snapshot.interrupts else None
         return config, state, waiting
@@ -395,5 +396,6 @@ class Supervisor:
         span.path_taken = decision.path_taken
         span.confidence = decision.confidence
         span.llm_used = decision.llm_used
+        span.reason = decision.reason
         span.cascade_outcome = decision.cascade_outcome
         return decision

@@ -1,26 +1,58 @@
-"""Names of spans, attributes and metrics, and the few calls that emit them.
+"""The calls that emit spans, metrics and the log event of a request. Names are in `telemetry_names`.
 
-Nothing here can fail a run: what goes wrong in telemetry is counted and forgotten. Labels come
-from closed sets, anything else becomes "other"; tenants are never labels. Only the route span
-may hold a person's text (`query`); every other span holds names, numbers and ids.
+Nothing here can fail a run: what goes wrong in telemetry is counted and forgotten. Only the route
+span may hold a person's text (`query`); every other span, label and log event holds names, numbers
+and ids.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
-from typing import Final, TypeVar, get_args
+from typing import Final, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Span, Status, StatusCode
 
-from cuo_supervisor.core.models import Outcome, PathTaken
-from cuo_supervisor.core.operations import OPERATIONS
-from cuo_supervisor.core.personas import PERSONAS
+from cuo_supervisor import telemetry_names as names
+from cuo_supervisor.route_record import CURRENT, RouteSpan, labels_of, log_context, log_end
+from cuo_supervisor.telemetry_names import (
+    ATTR_CASCADE_OUTCOME,
+    ATTR_CONFIDENCE,
+    ATTR_DROPPED_CANDIDATES,
+    ATTR_DRY_RUN,
+    ATTR_ERROR_TYPE,
+    ATTR_FAILURE,
+    ATTR_GATE,
+    ATTR_LLM_ATTEMPTS,
+    ATTR_LLM_USED,
+    ATTR_OUTCOME,
+    ATTR_PATH_TAKEN,
+    ATTR_PERSONA_KEY,
+    ATTR_QUERY,
+    ATTR_REASON,
+    ATTR_REQUEST_ID,
+    ATTR_SEVERITY,
+    ATTR_SKILL_NAME,
+    ATTR_SUBJECT_ID_HASH16,
+    ATTR_TENANT_ID,
+    CASCADE_LABELS,
+    METRIC_CASCADE_TOTAL,
+    METRIC_DESTRUCTIVE_TOTAL,
+    METRIC_FAILURES_TOTAL,
+    METRIC_PERSONA_DEFER_TOTAL,
+    METRIC_ROUTE_LATENCY_MS,
+    METRIC_ROUTE_TOTAL,
+    NODES,
+    SPAN_DRY_RUN,
+    SPAN_NODE_PREFIX,
+    SPAN_ROUTE,
+)
 from cuo_supervisor.trace_context import (
     NO_TRACE,
     TraceIds,
@@ -32,128 +64,23 @@ from cuo_supervisor.trace_context import (
 )
 
 __all__ = [
-    "ATTR_CASCADE_OUTCOME",
-    "ATTR_CONFIDENCE",
-    "ATTR_DRY_RUN",
-    "ATTR_ERROR_TYPE",
-    "ATTR_LLM_USED",
-    "ATTR_OUTCOME",
-    "ATTR_PATH_TAKEN",
-    "ATTR_PERSONA_KEY",
-    "ATTR_QUERY",
-    "ATTR_REQUEST_ID",
-    "ATTR_SUBJECT_ID_HASH16",
-    "ATTR_TENANT_ID",
-    "CASCADE_LABELS",
-    "METRIC_CASCADE_TOTAL",
-    "METRIC_DESTRUCTIVE_TOTAL",
-    "METRIC_PERSONA_DEFER_TOTAL",
-    "METRIC_ROUTE_LATENCY_MS",
-    "METRIC_ROUTE_TOTAL",
-    "NODES",
-    "NO_TRACE",
-    "SPAN_DRY_RUN",
-    "SPAN_NODE_PREFIX",
-    "SPAN_ROUTE",
-    "RouteSpan",
-    "Telemetry",
-    "TraceIds",
-    "current_traceparent",
-    "default",
-    "new_trace",
-    "node_span",
-    "parse_traceparent",
-    "route_span",
-    "trace_id_hex",
-    "traceparent_of",
-]
+    "ATTR_CASCADE_OUTCOME", "ATTR_CONFIDENCE", "ATTR_DROPPED_CANDIDATES", "ATTR_DRY_RUN",
+    "ATTR_ERROR_TYPE", "ATTR_FAILURE", "ATTR_GATE", "ATTR_LLM_ATTEMPTS", "ATTR_LLM_USED",
+    "ATTR_OUTCOME", "ATTR_PATH_TAKEN", "ATTR_PERSONA_KEY", "ATTR_QUERY", "ATTR_REASON",
+    "ATTR_REQUEST_ID", "ATTR_SEVERITY", "ATTR_SKILL_NAME", "ATTR_SUBJECT_ID_HASH16",
+    "ATTR_TENANT_ID", "CASCADE_LABELS", "METRIC_CASCADE_TOTAL", "METRIC_DESTRUCTIVE_TOTAL",
+    "METRIC_FAILURES_TOTAL", "METRIC_PERSONA_DEFER_TOTAL", "METRIC_ROUTE_LATENCY_MS",
+    "METRIC_ROUTE_TOTAL", "NODES", "NO_TRACE", "SPAN_DRY_RUN", "SPAN_NODE_PREFIX", "SPAN_ROUTE",
+    "RouteSpan", "Telemetry", "TraceIds", "current_traceparent", "default", "log_context",
+    "new_trace", "node_span", "parse_traceparent", "route_span", "trace_id_hex", "traceparent_of",
+]  # fmt: skip
 
-SPAN_ROUTE: Final = "cuo.supervisor.route"
-SPAN_NODE_PREFIX: Final = "cuo.supervisor.node."
-SPAN_DRY_RUN: Final = "cuo.dry_run"
-NODES: Final = ("parse", "rule_score", "branch", "llm_cascade", "invoke", "record")
-
-ATTR_TENANT_ID: Final = "tenant_id"
-ATTR_SUBJECT_ID_HASH16: Final = "subject_id_hash16"
-ATTR_PERSONA_KEY: Final = "persona_key"
-ATTR_PATH_TAKEN: Final = "path_taken"
-ATTR_CONFIDENCE: Final = "confidence"
-ATTR_LLM_USED: Final = "llm_used"
-ATTR_OUTCOME: Final = "outcome"
-ATTR_REQUEST_ID: Final = "request_id"
-ATTR_QUERY: Final = "query"
-ATTR_CASCADE_OUTCOME: Final = "cascade_outcome"
-ATTR_DRY_RUN: Final = "dry_run"
-ATTR_ERROR_TYPE: Final = "error.type"
-
-METRIC_ROUTE_TOTAL: Final = "cuo_supervisor_route_total"
-METRIC_ROUTE_LATENCY_MS: Final = "cuo_supervisor_route_latency_ms"
-METRIC_CASCADE_TOTAL: Final = "cuo_supervisor_llm_cascade_total"
-METRIC_PERSONA_DEFER_TOTAL: Final = "cuo_supervisor_persona_defer_blocks_total"
-METRIC_DESTRUCTIVE_TOTAL: Final = "cuo_supervisor_destructive_block_total"
-
-CASCADE_LABELS: Final[Mapping[str, str]] = {
-    "success": "success",
-    "timeout": "timeout",
-    "schema_violation": "schema_violation",
-    "unknown_skill": "schema_violation",
-    "bad_arguments": "schema_violation",
-    "gateway_error": "gateway_error",
-    "gateway_unreachable": "gateway_error",
-    "residency_denied": "gateway_error",
-    "budget_exceeded": "gateway_error",
-    "not_ready": "gateway_error",
-}
-"""Ten outcomes of a cascade to the metric's four; the route span holds the precise one."""
-
-_OTHER: Final = "other"
 _SCOPE: Final = "cuo_supervisor"
-_OUTCOMES: Final = frozenset(get_args(Outcome))
-_PATHS: Final = frozenset(get_args(PathTaken))
-_PERSONA_LABELS: Final = {
-    name: persona.short for persona in PERSONAS.values() for name in (persona.short, persona.key)
-}
-_BUCKETS_MS: Final = (
-    1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 75.0, 100.0, 250.0, 500.0,
-    1000.0, 2000.0, 3000.0, 3500.0, 5000.0, 10000.0,
-)  # fmt: skip
-"""Holds each promised limit (30, 50, 3500 ms) as an edge, so that it can be read off exactly."""
-_SKILLS_MAX: Final = 256
-"""Distinct skill labels in one process. A catalogue is far smaller; this bounds a mistake."""
+_PERSONA_CHARS: Final = 64
+"""A persona key is at most 30 characters; what is longer is no key, and not worth keeping."""
 
 _T = TypeVar("_T")
-
-
-class RouteSpan:
-    """What is known of a request so far. Set it as it becomes known; it is emitted at the end."""
-
-    def __init__(self, ids: TraceIds, span: Span) -> None:
-        self.ids = ids
-        self.outcome: str | None = None
-        self.path_taken: str | None = None
-        self.confidence: float | None = None
-        self.llm_used: bool = False
-        self.cascade_outcome: str | None = None
-        self._span = span
-
-    @property
-    def trace_id(self) -> str:
-        return self.ids.trace_id
-
-    @property
-    def traceparent(self) -> str:
-        """For calls made on behalf of the request as a whole."""
-        return traceparent_of(self._span.get_span_context()) or self.ids.traceparent
-
-    def attributes(self) -> dict[str, str | float | bool]:
-        known = {
-            ATTR_OUTCOME: self.outcome,
-            ATTR_PATH_TAKEN: self.path_taken,
-            ATTR_CONFIDENCE: self.confidence,
-            ATTR_LLM_USED: self.llm_used,
-            ATTR_CASCADE_OUTCOME: self.cascade_outcome,
-        }
-        return {name: value for name, value in known.items() if value is not None}
+_Value = str | int | float | bool
 
 
 class Telemetry:
@@ -184,24 +111,26 @@ class Telemetry:
         query: str | None = None,
         dry_run: bool = False,
     ) -> Iterator[RouteSpan]:
-        """The span of one request, and its counter and latency when it ends.
+        """The span of one request, and its counter, latency and log event when it ends.
 
         It continues the caller's trace, or is the root of the minted one. An exception sets
         the outcome when the body has not, leaves its type (never its text), and passes on.
         A dry run has a `cuo.dry_run` span inside and is not counted.
         """
-        attributes: dict[str, str | int | float | bool] = {
+        attributes: dict[str, _Value] = {
             ATTR_REQUEST_ID: request_id,
             ATTR_TENANT_ID: tenant_id,
             ATTR_SUBJECT_ID_HASH16: subject_id_hash16,
-            ATTR_PERSONA_KEY: persona_key,
+            ATTR_PERSONA_KEY: persona_key[:_PERSONA_CHARS],
             ATTR_DRY_RUN: dry_run,
         }
         if query is not None:
             attributes[ATTR_QUERY] = query
         span = self._start(SPAN_ROUTE, attributes, ids)
-        record = RouteSpan(ids, span)
+        record = RouteSpan(ids, span, request_id)
+        held = CURRENT.set(record)
         began = time.perf_counter()
+        caught: BaseException | None = None
         try:
             with self._current(span):
                 if dry_run:
@@ -210,62 +139,115 @@ class Telemetry:
                 else:
                     yield record
         except BaseException as error:
-            record.outcome = record.outcome or _outcome_of(error)
+            caught = error
+            record.outcome = record.outcome or names.outcome_of_error(error)
             self._mark_failed(span, error)
             raise
         finally:
             elapsed_ms = (time.perf_counter() - began) * 1000.0
-            self._safely(lambda: span.set_attributes(record.attributes()), None)
+            self._safely(lambda: self._conclude(record, caught), None)
+            self._safely(lambda: span.set_attributes(_clean(record.attributes())), None)
             if not dry_run:
                 self._count_route(record, persona_key, elapsed_ms)
             self._safely(span.end, None)
+            self._safely(
+                lambda: log_end(record, persona_key, elapsed_ms, dry_run=dry_run, error=caught),
+                None,
+            )
+            with contextlib.suppress(ValueError):  # closed in another context than it was opened in
+                CURRENT.reset(held)
 
     @contextmanager
     def node_span(
-        self, node: str, attributes: Mapping[str, str | int | float | bool] | None = None
+        self, node: str, attributes: Mapping[str, _Value] | None = None
     ) -> Iterator[Span]:
         """The span of one node, under whatever span is in force. Keep text out of it."""
         with self._inner(SPAN_NODE_PREFIX + node, attributes or {}) as span:
             yield span
 
+    def note(self, **attributes: _Value | None) -> None:
+        """Adds names and numbers to the span in force. Keep text out of it."""
+        known = {name: value for name, value in attributes.items() if value is not None}
+        self._safely(lambda: trace.get_current_span().set_attributes(_clean(known)), None)
+
+    def failure(self, name: str) -> None:
+        """Notes a failure of the table: on the span in force, on the request, in the counter."""
+        severity = names.FAILURES[name]
+        route = CURRENT.get()
+        if route is not None:
+            route.failures.append(name)
+        self.note(failure=name, severity=severity)
+        self._add(METRIC_FAILURES_TOTAL, {"failure": name, "severity": str(severity)})
+
+    @contextmanager
+    def failing(self) -> Iterator[None]:
+        """Counts what an exception means where no request's span is open."""
+        try:
+            yield
+        except Exception as error:
+            name = names.failure_of_error(error)
+            if name is not None and CURRENT.get() is None:
+                self.failure(name)
+            raise
+
     def cascade(self, outcome: str) -> None:
         """Count one model cascade by its outcome."""
-        self._add(METRIC_CASCADE_TOTAL, {"outcome": CASCADE_LABELS.get(outcome, _OTHER)})
+        self.note(cascade_outcome=outcome if outcome in CASCADE_LABELS else names.OTHER)
+        if outcome in names.CASCADE_FAILURES:
+            self.failure(names.CASCADE_FAILURES[outcome])
+        self._add(METRIC_CASCADE_TOTAL, {"outcome": CASCADE_LABELS.get(outcome, names.OTHER)})
 
     def persona_defer_block(self, persona_key: str, operation: str) -> None:
         """Count one refusal by a persona's matrix."""
-        known = operation if operation in OPERATIONS else _OTHER
-        labels = {"persona": _PERSONA_LABELS.get(persona_key, _OTHER), "operation": known}
+        labels = {
+            "persona": names.persona_label(persona_key),
+            "operation": names.operation_label(operation),
+        }
         self._add(METRIC_PERSONA_DEFER_TOTAL, labels)
 
     def destructive_block(self, skill: str) -> None:
         """Count one stop of a destructive skill. `skill` is a catalogue's name@version."""
-        if skill not in self._skills and len(self._skills) < _SKILLS_MAX:
+        if skill not in self._skills and len(self._skills) < names.SKILLS_MAX:
             self._skills.add(skill)
-        label = skill if skill in self._skills else _OTHER
+        label = skill if skill in self._skills else names.OTHER
         self._add(METRIC_DESTRUCTIVE_TOTAL, {"skill": label})
 
+    def span_dropped(self) -> None:
+        """Count one span that the sampler could not hold."""
+        self._add(names.METRIC_SPANS_DROPPED_TOTAL, {})
+
+    def start_at_zero(self) -> None:
+        """Makes the counters that alerts look at appear now, or their first count looks like none."""
+        for name, severity in names.FAILURES.items():
+            self._add(METRIC_FAILURES_TOTAL, {"failure": name, "severity": str(severity)}, 0)
+        for label in sorted(set(CASCADE_LABELS.values())):
+            self._add(METRIC_CASCADE_TOTAL, {"outcome": label}, 0)
+
+    def _conclude(self, record: RouteSpan, error: BaseException | None) -> None:
+        failure = (
+            names.failure_of(record.outcome, record.reason)
+            if error is None
+            else names.failure_of_error(error)
+        )
+        if failure is not None:
+            self.failure(failure)
+
     def _count_route(self, record: RouteSpan, persona_key: str, elapsed_ms: float) -> None:
-        path = record.path_taken if record.path_taken in _PATHS else _OTHER
-        labels = {
-            "outcome": record.outcome if record.outcome in _OUTCOMES else _OTHER,
-            "persona": _PERSONA_LABELS.get(persona_key, _OTHER),
-            "path_taken": path,
-        }
-        self._add(METRIC_ROUTE_TOTAL, {name: str(value) for name, value in labels.items()})
+        labels = labels_of(record, persona_key)
+        self._add(METRIC_ROUTE_TOTAL, labels)
 
         def observe() -> None:
             histogram = self._instrument(METRIC_ROUTE_LATENCY_MS)
             if isinstance(histogram, metrics.Histogram):
-                histogram.record(elapsed_ms, {"path_taken": str(path)})
+                histogram.record(elapsed_ms, {"path_taken": labels["path_taken"]})
 
         self._safely(observe, None)
 
-    def _add(self, name: str, labels: Mapping[str, str]) -> None:
+    def _add(self, name: str, labels: Mapping[str, str], amount: int = 1) -> None:
         def add() -> None:
             counter = self._instrument(name)
             if isinstance(counter, metrics.Counter):
-                counter.add(1, labels)
+                counter.add(amount, labels)
 
         self._safely(add, None)
 
@@ -274,22 +256,21 @@ class Telemetry:
         if found is None:
             provider = self._meter_provider or metrics.get_meter_provider()
             meter = provider.get_meter(_SCOPE)
-            if name == METRIC_ROUTE_LATENCY_MS:
+            spec = names.METRICS[name]
+            if spec.kind == "histogram":
                 # No unit: exporters to Prometheus would append "_milliseconds" to the name.
                 found = meter.create_histogram(
                     name,
-                    description="Time from entry to answer, in milliseconds.",
-                    explicit_bucket_boundaries_advisory=_BUCKETS_MS,
+                    description=spec.says,
+                    explicit_bucket_boundaries_advisory=names.ROUTE_BUCKETS_MS,
                 )
             else:
-                found = meter.create_counter(name, description=_DESCRIPTIONS[name])
+                found = meter.create_counter(name, description=spec.says)
             self._instruments[name] = found
         return found
 
     @contextmanager
-    def _inner(
-        self, name: str, attributes: Mapping[str, str | int | float | bool]
-    ) -> Iterator[Span]:
+    def _inner(self, name: str, attributes: Mapping[str, _Value]) -> Iterator[Span]:
         span = self._start(name, attributes, None)
         try:
             with self._current(span):
@@ -300,11 +281,10 @@ class Telemetry:
         finally:
             self._safely(span.end, None)
 
-    def _start(
-        self, name: str, attributes: Mapping[str, str | int | float | bool], ids: TraceIds | None
-    ) -> Span:
+    def _start(self, name: str, attributes: Mapping[str, _Value], ids: TraceIds | None) -> Span:
         def start() -> Span:
             provider = self._tracer_provider or trace.get_tracer_provider()
+            clean = _clean(attributes)
             parent: Context | None = None
             if ids is not None:
                 minting = getattr(getattr(provider, "id_generator", None), "minting", None)
@@ -312,10 +292,12 @@ class Telemetry:
                     # Our own generator can make the span the minted ids speak of: a true root.
                     with minting(ids):
                         return provider.get_tracer(_SCOPE).start_span(
-                            name, Context(), attributes=attributes
+                            name, Context(), attributes=clean
                         )
-                parent = _holding(ids)
-            return provider.get_tracer(_SCOPE).start_span(name, parent, attributes=attributes)
+                parent = trace.set_span_in_context(
+                    trace.NonRecordingSpan(ids.span_context()), Context()
+                )
+            return provider.get_tracer(_SCOPE).start_span(name, parent, attributes=clean)
 
         fallback: Span = trace.INVALID_SPAN
         if ids is not None:
@@ -338,6 +320,9 @@ class Telemetry:
 
     def _mark_failed(self, span: Span, error: BaseException) -> None:
         def mark() -> None:
+            # A run that waits for a person leaves its node by an exception, and nothing is wrong.
+            if any(kind.__name__ == "GraphBubbleUp" for kind in type(error).__mro__):
+                return
             span.set_attribute(ATTR_ERROR_TYPE, type(error).__name__)
             span.set_status(Status(StatusCode.ERROR, type(error).__name__))
 
@@ -351,25 +336,12 @@ class Telemetry:
             return fallback
 
 
-_DESCRIPTIONS: Final = {
-    METRIC_ROUTE_TOTAL: "Requests routed, by outcome, persona and path.",
-    METRIC_CASCADE_TOTAL: "Model cascades, by outcome.",
-    METRIC_PERSONA_DEFER_TOTAL: "Refusals by a persona's matrix, by persona and operation.",
-    METRIC_DESTRUCTIVE_TOTAL: "Destructive skills stopped for approval, by skill.",
-}
-_BY_ERROR: Final = {
-    "persona_mismatch": "persona_mismatch",
-    "persona_version_mismatch": "persona_mismatch",
-    "persona_unknown": "unknown_persona",
-}
-
-
-def _outcome_of(error: BaseException) -> str:
-    return _BY_ERROR.get(str(getattr(error, "error", "")), _OTHER)
-
-
-def _holding(ids: TraceIds) -> Context:
-    return trace.set_span_in_context(trace.NonRecordingSpan(ids.span_context()), Context())
+def _clean(attributes: Mapping[str, _Value]) -> dict[str, _Value]:
+    """Values every exporter can send: one lone surrogate would lose a whole batch of spans."""
+    return {
+        name: value.encode("utf-8", "replace").decode() if isinstance(value, str) else value
+        for name, value in attributes.items()
+    }
 
 
 default: Final = Telemetry()

@@ -6,34 +6,46 @@ plain successes by trace id at a small ratio, everything else always.
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from opentelemetry import metrics, trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import (
+    ReadableSpan,
+    Span,
+    SpanLimits,
+    SpanProcessor,
+    TracerProvider,
+)
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.id_generator import IdGenerator, RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, TraceIdRatioBased
 from opentelemetry.trace import StatusCode
 
-from cuo_supervisor.telemetry import ATTR_OUTCOME, SPAN_ROUTE
+from cuo_supervisor import telemetry
+from cuo_supervisor.telemetry import ATTR_OUTCOME, ATTR_SEVERITY, SPAN_ROUTE
 from cuo_supervisor.trace_context import TraceIds
 
-__all__ = ["SUCCESS_RATIO", "CuoSampler", "MintedIds", "install", "tracer_provider"]
+__all__ = ["SUCCESS_RATIO", "CuoSampler", "MintedIds", "install", "shut_down", "tracer_provider"]
 
 SUCCESS_RATIO: Final = 0.01
 _ROOTS_MAX: Final = 2048
 _SPANS_MAX: Final = 512
+_TOTAL_MAX: Final = 16_384
 _KEPT_MAX: Final = 4096
+_ATTRIBUTE_CHARS: Final = 16 * 1024
+"""As long as a query may be; nothing else in a span comes near."""
 
 _Key = tuple[int, int]
 """Trace id and span id."""
@@ -50,8 +62,9 @@ class CuoSampler(SpanProcessor):
 
     Spans belong to the nearest route span above them, else to the topmost span of this
     process. A topmost span that is no route (an HTTP request, say) is kept when it failed,
-    when a request inside it was kept, or by ratio. More than 2048 open requests: the oldest
-    is passed on undecided. More than 512 spans in one: the surplus is dropped and counted.
+    when a request inside it was kept, or by ratio. More than 2048 open requests, or 16384
+    spans held: the oldest request is passed on undecided. More than 512 spans in one: the
+    surplus is dropped and counted.
     """
 
     def __init__(self, following: SpanProcessor, *, ratio: float = SUCCESS_RATIO) -> None:
@@ -63,6 +76,7 @@ class CuoSampler(SpanProcessor):
         self._root_of: dict[_Key, _Key] = {}
         self._held: OrderedDict[_Key, _Held] = OrderedDict()
         self._kept: OrderedDict[int, None] = OrderedDict()
+        self._total = 0
         self.dropped = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
@@ -76,10 +90,7 @@ class CuoSampler(SpanProcessor):
             self._root_of[own] = root
             self._held.setdefault(root, _Held()).members.add(own)
             if root == own and len(self._held) > _ROOTS_MAX:
-                oldest, held = self._held.popitem(last=False)
-                self._forget(held)
-                self._remember(oldest[0])
-                overflow = held.spans
+                overflow = self._give_up_oldest()
         self._pass_on(overflow)
         self._following.on_start(span, parent_context)
 
@@ -89,6 +100,7 @@ class CuoSampler(SpanProcessor):
             return
         own = (context.trace_id, context.span_id)
         chosen: list[ReadableSpan] = []
+        lost = False
         with self._lock:
             root = self._root_of.get(own, own)
             held = self._held.get(root)
@@ -98,13 +110,19 @@ class CuoSampler(SpanProcessor):
             elif root != own:
                 if len(held.spans) < _SPANS_MAX:
                     held.spans.append(span)
+                    self._total += 1
+                    if self._total > _TOTAL_MAX:
+                        chosen = self._give_up_oldest()
                 else:
                     self.dropped += 1
+                    lost = True
             else:
                 self._forget(self._held.pop(own))
                 if self._keep(span):
                     self._remember(context.trace_id)
                     chosen = [*held.spans, span]
+        if lost:
+            telemetry.default.span_dropped()
         self._pass_on(chosen)
 
     def shutdown(self) -> None:
@@ -122,7 +140,10 @@ class CuoSampler(SpanProcessor):
             return True
         if context.trace_id in self._kept:
             return True
-        if span.name == SPAN_ROUTE and (span.attributes or {}).get(ATTR_OUTCOME) != "success":
+        attributes = span.attributes or {}
+        if span.name == SPAN_ROUTE and (
+            attributes.get(ATTR_OUTCOME) != "success" or ATTR_SEVERITY in attributes
+        ):
             return True
         return bool((context.trace_id & ((1 << 64) - 1)) < self._bound)
 
@@ -131,8 +152,16 @@ class CuoSampler(SpanProcessor):
         if len(self._kept) > _KEPT_MAX:
             self._kept.popitem(last=False)
 
+    def _give_up_oldest(self) -> list[ReadableSpan]:
+        """Decides the oldest request now, in favour of keeping it."""
+        oldest, held = self._held.popitem(last=False)
+        self._forget(held)
+        self._remember(oldest[0])
+        return held.spans
+
     def _forget(self, held: _Held) -> None:
         """Let go of every span of a decided request, ended or not."""
+        self._total -= len(held.spans)
         for key in held.members:
             self._root_of.pop(key, None)
 
@@ -141,6 +170,7 @@ class CuoSampler(SpanProcessor):
             spans = [span for held in self._held.values() for span in held.spans]
             self._held.clear()
             self._root_of.clear()
+            self._total = 0
         return spans
 
     def _pass_on(self, spans: Sequence[ReadableSpan]) -> None:
@@ -182,6 +212,9 @@ def tracer_provider(following: SpanProcessor, *, ratio: float = SUCCESS_RATIO) -
         sampler=ALWAYS_ON,
         resource=Resource.create({"service.name": "cyberos-cuo"}),
         id_generator=MintedIds(),
+        span_limits=SpanLimits(max_span_attribute_length=_ATTRIBUTE_CHARS),
+        # Entry points shut down themselves, within a time; at exit it would take as long as it likes.
+        shutdown_on_exit=False,
     )
     provider.add_span_processor(CuoSampler(following, ratio=ratio))
     return provider
@@ -192,7 +225,7 @@ def install(
 ) -> tuple[TracerProvider, MeterProvider]:
     """Make this process send telemetry. By default over OTLP/HTTP as the OTEL_* variables say.
 
-    Call once, from an entry point, and shut both providers down at the end.
+    Call once, from an entry point, and `shut_down` what it returns at the end.
     """
     if exporter is None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -204,7 +237,36 @@ def install(
 
         readers = [PeriodicExportingMetricReader(OTLPMetricExporter())]
     tracing = tracer_provider(BatchSpanProcessor(exporter))
-    metering = MeterProvider(readers, resource=Resource.create({"service.name": "cyberos-cuo"}))
+    metering = MeterProvider(
+        readers,
+        resource=Resource.create({"service.name": "cyberos-cuo"}),
+        shutdown_on_exit=False,
+    )
     trace.set_tracer_provider(tracing)
     metrics.set_meter_provider(metering)
     return tracing, metering
+
+
+class _Stoppable(Protocol):
+    def shutdown(self) -> None: ...
+
+
+def shut_down(providers: Sequence[_Stoppable], *, seconds: float) -> None:
+    """Sends what is left and stops, all at once and within so many seconds, whatever the far side does.
+
+    What could not be sent by then is lost.
+    """
+    until = time.monotonic() + seconds
+    workers = [
+        threading.Thread(target=_quietly, args=(provider.shutdown,), daemon=True)
+        for provider in providers
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(max(0.0, until - time.monotonic()))
+
+
+def _quietly(act: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):
+        act()

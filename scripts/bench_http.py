@@ -209,9 +209,9 @@ def serving(env: dict[str, str]) -> Iterator[tuple[str, int, float]]:
     assert process.stderr is not None
     url = ""
     for line in process.stderr:
-        found = re.match(r"serving on (\S+)", line)
-        if found:
-            url = found[1]
+        said = json.loads(line)
+        if said["event"] == "service.listening":
+            url = said["address"]
             break
     started = time.monotonic() - began
     threading.Thread(target=process.stderr.read, daemon=True).start()

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from cuo_supervisor.settings import Settings
 
 __all__ = [
+    "FLUSH_SECONDS",
     "OutputLost",
     "argument_text",
     "debug_option",
@@ -202,7 +203,7 @@ def run_uuid(text: str) -> Any:
         raise UsageError(f"RUN {error}; cyberos-cuo runs list shows them") from None
 
 
-_FLUSH_SECONDS: Final = 3.0
+FLUSH_SECONDS: Final = 3.0
 """What a command waits at its end for its spans to be taken; a collector that is down costs no more."""
 
 
@@ -223,7 +224,4 @@ def telemetry_sent() -> Iterator[None]:
     try:
         yield
     finally:
-        for provider in providers:
-            worker = threading.Thread(target=provider.shutdown, daemon=True)
-            worker.start()
-            worker.join(_FLUSH_SECONDS)
+        telemetry_sdk.shut_down(providers, seconds=FLUSH_SECONDS)

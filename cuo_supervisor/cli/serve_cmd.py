@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import socket
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,14 +15,17 @@ from typing import Any
 import click
 
 from cuo_supervisor.cli.common import (
+    FLUSH_SECONDS,
     debug_option,
     load_settings,
     place_of,
     remark,
 )
-from cuo_supervisor.errors import ConfigError, UsageError
+from cuo_supervisor.errors import ConfigError, SupervisorError, UsageError
 
 __all__ = ["serve"]
+
+_log = logging.getLogger("cuo_supervisor.service")
 
 _EPILOG = """\b
 Examples:
@@ -52,16 +57,62 @@ Examples:
     type=click.IntRange(1, 600),
     help="How long runs in flight may take to end once asked to stop.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["auto", "json", "text"]),
+    default="auto",
+    show_default=True,
+    help="Of standard error: one JSON event per line, or text. auto: text at a terminal.",
+)
 @debug_option
-def serve(host: str, port: int, shutdown_seconds: int) -> int:
+def serve(host: str, port: int, shutdown_seconds: int, log_format: str) -> int:
     """Serve the API and the pages until SIGTERM or Ctrl-C; runs in flight end first.
 
     Speaks plain HTTP: in server mode put a proxy with TLS before it.
     """
+    from cuo_checkpoint.logs import event
+
+    with _logging(log_format):
+        try:
+            code = _serve(host, port, shutdown_seconds)
+        except SupervisorError as error:
+            fields = {"failure": "start_refused", "severity": 1}
+            event(_log, logging.CRITICAL, "service.refused", error=error.error, **fields)
+            raise
+        event(_log, logging.INFO, "service.stopped", code=code)
+        return code
+
+
+@contextlib.contextmanager
+def _logging(chosen: str) -> Iterator[None]:
+    """Standard error as one event per line, for as long as the service runs."""
+    from cuo_checkpoint.logs import logging_to
+    from cuo_supervisor.core.scrub import scrub
+    from cuo_supervisor.route_record import log_context
+
+    if sys.stderr is None:
+        yield
+        return
+    text = chosen == "text" or (chosen == "auto" and sys.stderr.isatty())
+    with logging_to(
+        sys.stderr,
+        text=text,
+        scrub=scrub,
+        context=log_context,
+        background=True,
+        take_stderr=not text,
+    ):
+        yield
+
+
+def _serve(host: str, port: int, shutdown_seconds: int) -> int:
     settings = load_settings()
     try:
         import uvicorn
 
+        from cuo_checkpoint import telemetry as store_telemetry
+        from cuo_checkpoint.gauges import Gauges, observe
+        from cuo_supervisor import telemetry
         from cuo_supervisor.http import Options, create_app
         from cuo_supervisor.http.metrics import Metrics
         from cuo_supervisor.http.options import is_loopback
@@ -80,12 +131,20 @@ def serve(host: str, port: int, shutdown_seconds: int) -> int:
         metrics = Metrics()
         stack.callback(_measure(metrics))
         place = stack.enter_context(place_of(settings))
+        gauges = Gauges(
+            lambda: observe(place.conninfo, schema=place.schema, everyone_dsn=place.auditor)
+        )
+        stack.callback(gauges.close)
+        gauges.refresh()
+        telemetry.default.start_at_zero()
+        store_telemetry.current().start_at_zero()
         app = create_app(settings, place, options=options, metrics=metrics)
         config = uvicorn.Config(
             app,
             http="h11",
             lifespan="on",
-            access_log=False,
+            access_log=False,  # its lines hold query strings; the guard tells of each response
+            log_config=None,
             log_level="warning",
             server_header=False,
             proxy_headers=False,  # the peer is the socket's; no rule here depends on another
@@ -106,14 +165,11 @@ def _exporting(metrics: Any) -> Any:
         readers=[PeriodicExportingMetricReader(OTLPMetricExporter()), metrics.reader]
     )
 
-    def stop() -> None:
-        tracing.shutdown()
-        metering.shutdown()
-
-    return stop
+    return lambda: telemetry_sdk.shut_down([tracing, metering], seconds=FLUSH_SECONDS)
 
 
 def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
+    from cuo_checkpoint.logs import event
     from cuo_supervisor import gateway_provider
 
     class Server(uvicorn.Server):  # type: ignore[misc]
@@ -122,7 +178,7 @@ def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
         async def startup(self, sockets: Any = None) -> None:
             await super().startup(sockets)
             if self.started:
-                remark(f"serving on {address}")
+                event(_log, logging.INFO, "service.listening", address=address)
                 # The model client's own models warn about their annotations while they load.
                 warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.")
                 gateway_provider.start_warm_up()

@@ -6,6 +6,7 @@ Written as plain ASGI: a streamed response must pass through it chunk by chunk.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cuo_supervisor.http.access_log import tell_response
 from cuo_supervisor.http.options import Options, is_loopback
 from cuo_supervisor.http.problems import Problem, problem_of, problem_response, unexpected
 
@@ -72,11 +74,12 @@ class Guard:
                 await self._app(scope, receive, send)
             return
         started = False
+        status, began = 0, time.perf_counter()
 
         async def out(message: Message) -> None:
-            nonlocal started
+            nonlocal started, status
             if message["type"] == "http.response.start":
-                started = True
+                started, status = True, message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
@@ -92,6 +95,8 @@ class Guard:
                 # Too late for a status: the connection must break, or a cut stream looks whole.
                 raise CutOff(problem.error) from None
             await self._render(scope, problem)(scope, receive, out)
+        finally:
+            tell_response(scope, status, (time.perf_counter() - began) * 1000.0)
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)

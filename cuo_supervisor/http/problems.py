@@ -14,9 +14,8 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-import sys
-import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -42,6 +41,8 @@ from cuo_supervisor.errors import (
 )
 
 __all__ = ["MEDIA_TYPE", "Problem", "problem_of", "problem_response", "run_unknown", "unexpected"]
+
+_log: Final = logging.getLogger("cuo_supervisor.http")
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -146,13 +147,13 @@ def run_unknown() -> Problem:
 
 
 def unexpected(error: BaseException) -> Problem:
-    """A fault of ours: its place goes to stderr, to the caller only a number to report.
+    """A fault of ours: its place goes to the log, to the caller only a number to report.
 
     The exception's own words are left out: a driver or validator may quote what it was given.
     """
     ticket = secrets.token_hex(6)
-    where = "".join(traceback.format_tb(error.__traceback__))
-    print(f"report {ticket}: {type(error).__name__}\n{where}", file=sys.stderr)  # noqa: T201
+    said = {"report": ticket, "failure": "internal_error", "severity": 2}
+    _log.error("http.fault", exc_info=error, extra={"event": "http.fault", "fields": said})
     return Problem(
         500,
         "internal_error",

@@ -49,9 +49,9 @@ class Served:
         self.said: list[str] = []
         for line in self.process.stderr:
             self.said.append(line)
-            found = re.match(r"serving on (http://127\.0\.0\.1:\d+)", line)
-            if found:
-                self.url = found[1]
+            said = json.loads(line)  # every line is one event
+            if said["event"] == "service.listening":
+                self.url = said["address"]
                 break
         else:
             pytest.fail(f"serve ended: {self.said}")

@@ -131,6 +131,7 @@ def test_a_missing_trace_id_is_told_and_fails_nothing(
         graph(make_store(), add).invoke({"n": 0}, config(None), durability="sync")
     assert {row["trace_id"] for row in lens.rows()} == {"0" * 32}
     assert signals.counted(names.TRACE_MISSING)[()] >= 1
+    assert signals.counted(names.FAILURES_TOTAL) == {("trace_id_missing", "2"): 1}
     told = [r for r in caplog.records if getattr(r, "event", "") == "store.trace_id_missing"]
     assert len(told) == 1
     assert told[0].fields["run_id"] == str(lens.rows()[0]["run_id"])  # type: ignore[attr-defined]
