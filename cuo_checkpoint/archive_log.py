@@ -79,7 +79,7 @@ def _ended(command: str, code: int) -> tuple[int, dict[str, str | int]]:
 
 def _place(arguments: Sequence[str]) -> str | None:
     """The option's value, before click reads it: its errors are to be events too."""
-    for word, after in zip(arguments, [*arguments[1:], ""], strict=True):
+    for word, after in zip(arguments, [*arguments, ""][1:], strict=True):
         if word in _COMMANDS or word == "--":
             return None
         if word == _OPTION and after:

@@ -47,7 +47,7 @@ Scrub = Callable[[str], str]
 Context = Callable[[], Mapping[str, str]]
 
 
-def event(logger: logging.Logger, level: int, name: str, **fields: Any) -> None:
+def event(logger: logging.Logger, level: int, name: str, /, **fields: Any) -> None:
     """Logs an event of ours. Field values are words, numbers and ids, never anybody's text."""
     with contextlib.suppress(Exception):
         logger.log(level, name, extra={"event": name, "fields": fields})
@@ -137,10 +137,9 @@ class BackgroundHandler(logging.Handler):
         line = self.format(record)
         try:
             if self._lost:
-                lost, self._lost = self._lost, 0
-                self._lines.put_nowait(
-                    json.dumps({"event": "log", "level": "warning", "lost": lost})
-                )
+                told = {"event": "log", "level": "warning", "lost": self._lost}
+                self._lines.put_nowait(json.dumps(told))
+                self._lost = 0
             self._lines.put_nowait(line)
         except queue.Full:
             self._lost += 1
