@@ -64,6 +64,8 @@ def verify_links(
     for row in links:
         while row.chain_seq != expected and gaps and expected in gaps:
             head, expected = gaps[expected].head, gaps[expected].last + 1
+        if row.chain_seq < expected:
+            raise ChainBroken(str(run_id), row.chain_seq, "stands there a second time")
         if row.chain_seq != expected:
             raise ChainBroken(str(run_id), expected, "row is missing")
         if row.prev_sha256 != head:
