@@ -12,16 +12,16 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, func, select
 
 from cuo_checkpoint import seal_queries
 from cuo_checkpoint.leaves import Leaf
 from cuo_checkpoint.merkle import Tree, verify_inclusion
-from cuo_checkpoint.models import AuditRow, SealHead
+from cuo_checkpoint.models import AuditRow, RunIndex, SealHead
 from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.sessions import reading
 
-__all__ = ["SealView", "read_seal"]
+__all__ = ["SealView", "read_seal", "sealed_until"]
 
 _LARGEST: Final = 200_000
 """Leaves up to which a proof is computed for one look at a run (0.3 s); the archive has no limit."""
@@ -63,6 +63,28 @@ class SealView:
             "proof": list(self.proof),
             "included": self.included,
         }
+
+
+def sealed_until(
+    engine: Engine, tenant_id: uuid.UUID, *, late: dt.timedelta = dt.timedelta(hours=1)
+) -> tuple[dt.datetime | None, bool]:
+    """When the tenant's newest head was signed, and whether a run began since that is `late`."""
+    with reading(engine, tenant_id) as conn:
+        last = conn.execute(
+            select(SealHead.sealed_at)
+            .where(SealHead.tenant_id == tenant_id)
+            .order_by(SealHead.head_no.desc())
+            .limit(1)
+        ).scalar_one_or_none()
+        if last is None:
+            return None, False
+        behind = conn.execute(
+            select(RunIndex.run_id)
+            .where(RunIndex.tenant_id == tenant_id, RunIndex.first_at > last)
+            .where(RunIndex.first_at < func.now() - late)
+            .limit(1)
+        ).first()
+    return last, behind is not None
 
 
 def read_seal(engine: Engine, tenant_id: uuid.UUID, run_id: uuid.UUID) -> SealView | None:

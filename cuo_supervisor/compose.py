@@ -49,6 +49,7 @@ __all__ = [
     "make_runner",
     "make_supervisor",
     "open_place",
+    "outbox_of",
     "translate",
 ]
 
@@ -255,10 +256,11 @@ def make_supervisor(
 
 def make_runner(settings: Settings) -> SkillRunner:
     """The skill runner, its outbox in the data folder."""
-    return SkillRunner(outbox=_outbox(settings))
+    return SkillRunner(outbox=outbox_of(settings))
 
 
-def _outbox(settings: Settings) -> Path:
+def outbox_of(settings: Settings) -> Path:
+    """The folder skills leave drafts in."""
     base = settings.data_dir or platformdirs.user_data_path("cyberos-cuo")
     return base / "outbox"
 

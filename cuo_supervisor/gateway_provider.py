@@ -89,6 +89,11 @@ def wait_ready(timeout_s: float) -> bool:
     return _READY.is_set()
 
 
+def is_loading() -> bool:
+    """Whether the warm-up's thread is at work."""
+    return _thread is not None and _thread.is_alive()
+
+
 def warm_up_problem() -> str | None:
     """The class name of what stopped the warm-up, for `doctor`; None while all is well."""
     return _problem

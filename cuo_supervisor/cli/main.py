@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import importlib
+import os
 import sys
 import textwrap
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -99,4 +102,20 @@ def main() -> None:
             sys.stdout.flush()
         except OSError:
             mute(1)
+    _leave(code)
+
+
+def _leave(code: int) -> NoReturn:
+    """Ends the process with the code, also amid the loading of the model client.
+
+    An interpreter that ends stops other threads where they are; inside an extension's start-up
+    that aborts the process, and whoever asked it to stop would read a crash.
+    """
+    provider = sys.modules.get("cuo_supervisor.gateway_provider")
+    if provider is not None and provider.is_loading():
+        atexit._run_exitfuncs()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError, AttributeError):
+                stream.flush()
+        os._exit(code)
     sys.exit(code)

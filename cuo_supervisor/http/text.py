@@ -10,22 +10,32 @@ from typing import Any, Final
 __all__ = ["get", "plain_form", "pretty", "shortened", "size_text", "visible"]
 
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_MARKS: Final = frozenset({"Mn", "Me"})
+_MOST_MARKS: Final = 4
+"""Marks on one letter that stay: Vietnamese needs two, pointed Hebrew three. More reach into other
+lines and could strike out what stands there."""
+
 _SCALARS: Final = {"$int": int, "$float": float}
 
 
 def visible(text: str) -> str:
-    """The text with every character that cannot be seen, or turns others around, spelled out.
+    """The text with every character that cannot be seen, turns others around or piles up, spelled
+    out.
 
     Escaping for HTML is the template's; this is against text that looks like another.
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        c
-        if c in "\n\t" or unicodedata.category(c) not in _HIDDEN
-        else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in text
-    )
+    shown: list[str] = []
+    marks = 0
+    for c in text:
+        kind = unicodedata.category(c)
+        marks = marks + 1 if kind in _MARKS else 0
+        if c in "\n\t" or (kind not in _HIDDEN and marks <= _MOST_MARKS):
+            shown.append(c)
+        else:
+            shown.append(c.encode("unicode_escape", "surrogatepass").decode())
+    return "".join(shown)
 
 
 def plain_form(tree: Any) -> Any:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from cuo_supervisor.http.text import get, plain_form, pretty
+from cuo_supervisor.http.text import get, plain_form, pretty, visible
 
 __all__ = ["Change", "Shown", "Step", "Visit", "changes", "steps_of", "value_shown"]
 
@@ -77,8 +77,10 @@ class Step:
     changes: list[Change] = field(default_factory=list)
     space: str = ""
     number: int | None = None
-    error: Any = None
+    error: str | None = None
     paused: bool = False
+    broke: bool = False
+    """A node of it was under way when the run failed."""
 
     @property
     def title(self) -> str:
@@ -101,6 +103,17 @@ class _Budget:
             return Shown(None, len(text))
         self.left -= len(shown)
         return Shown(shown, len(text))
+
+
+def error_text(error: Any) -> str | None:
+    """An error as a person reads it: its type and message, else the value as it is."""
+    if error is None:
+        return None
+    if isinstance(error, dict) and set(error) <= {"type", "message"}:
+        return visible(
+            ": ".join(str(error[name]) for name in ("type", "message") if error.get(name))
+        )
+    return pretty(error)
 
 
 def value_shown(value: Any) -> Shown:
@@ -143,7 +156,10 @@ class _Builder:
         else:
             names: dict[str, Any] = {"run_started": "start", "run_completed": "end"}
             step = self._new(names.get(kind, "failed"), row)
-            step.error = plain_form(get(row["langgraph"], "error"))
+            step.error = error_text(plain_form(get(row["langgraph"], "error")))
+            if kind == "run_failed":
+                for open_step, _ in self._open.values():
+                    open_step.broke = True
             self._compare(step, row)
 
     def _entered(self, row: Row) -> None:

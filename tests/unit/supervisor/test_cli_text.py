@@ -176,3 +176,22 @@ def test_letters_an_output_lacks_are_spelled(monkeypatch: pytest.MonkeyPatch) ->
     text = sink.buffer.getvalue().decode("latin-1")  # type: ignore[attr-defined]
     assert text.startswith("g\\u1eedi \\u2192 ACME\n")
     assert json.loads(text.partition("\n")[2]) == {"query": "gửi"}
+
+
+def test_ending_amid_the_loading_of_the_model_client_is_no_crash() -> None:
+    """Exit functions run and the code counts, but no thread is stopped inside an extension."""
+    program = (
+        "import atexit, sys, threading; from cuo_supervisor import gateway_provider as g;"
+        "from cuo_supervisor.cli.main import main\n"
+        "class Torn:\n    def __del__(self): print('torn down')\n"
+        "kept = Torn(); atexit.register(print, 'bye')\n"
+        "g._thread = threading.Thread(target=threading.Event().wait, daemon=True)\n"
+        "if {loading}: g._thread.start()\n"
+        "sys.argv = ['cyberos-cuo', 'nonsense']; main()"
+    )
+    for loading, wanted in ((True, "bye\n"), (False, "bye\ntorn down\n")):
+        done = subprocess.run(
+            [sys.executable, "-c", program.format(loading=loading)],
+            capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (64, wanted), done.stderr

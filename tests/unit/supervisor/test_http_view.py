@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from typing import Any
 
 import pytest
@@ -113,7 +114,27 @@ def test_a_failure_names_its_error() -> None:
     """run_failed shows the error that the row holds."""
     failed = row(1, "run_failed", langgraph={"error": {"type": "ValueError", "message": "no"}})
     (step,) = steps_of([failed])
-    assert (step.title, step.error["type"]) == ("Run failed", "ValueError")
+    assert (step.title, step.error) == ("Run failed", "ValueError: no")
+
+
+def test_a_failure_marks_the_node_that_was_under_way() -> None:
+    """What had not completed when the run failed is marked, what had is not."""
+    rows = [
+        row(1, "node_entered", node_name="a", step=0),
+        row(2, "node_completed", node_name="a", step=0),
+        row(3, "node_entered", node_name="b", step=1),
+        row(4, "run_failed", langgraph={"error": ["odd"]}),
+    ]
+    first, second, last = steps_of(rows)
+    assert (first.broke, second.broke) == (False, True)
+    assert last.error == '["odd"]'
+
+
+def test_marks_that_pile_up_are_spelled_out() -> None:
+    """Vietnamese in either form stays; a tower that would strike out other lines does not."""
+    for text in ("Hóa đơn điện tử ế", unicodedata.normalize("NFD", "Hóa đơn điện tử ế")):
+        assert visible(text) == text
+    assert visible("Z" + "\u0301" * 30) == "Z" + "\u0301" * 4 + "\\u0301" * 26
 
 
 @given(STATES, STATES)
