@@ -105,6 +105,10 @@ class Guard:
         host = headers.get("host", "")
         if self._local and not is_loopback(_hostname(host)):
             raise Problem(421, "misdirected", "local mode answers under loopback names only")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Two lengths: a proxy that believes the other one sees other requests than we do.
+            refused = {"Connection": "close"}
+            raise Problem(400, "invalid_argument", "a body has one length", headers=refused)
         if scope["method"] in _UNSAFE:
             _check_origin(headers, host)
             _check_type(headers, scope["path"])
