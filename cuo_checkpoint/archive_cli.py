@@ -209,7 +209,7 @@ def verify(
             schema=target.schema,
             tenant_id=tenant_id,
             run_id=run_id,
-            progress=_progress(),
+            progress=_progress("runs verified"),
         )
         checks = evidence_cli.check_heads(
             target,
@@ -217,6 +217,7 @@ def verify(
             heads=heads,
             key_file=key_file,
             kept=kept,
+            progress=_progress("leaves compared"),
         )
     if as_json:
         told = None if checks is None else [check.to_json() for check in checks]
@@ -343,14 +344,14 @@ def _report_id(error: BaseException) -> str:
     return hashlib.sha256(repr((type(error).__name__, place)).encode()).hexdigest()[:10]
 
 
-def _progress() -> Callable[[int, int], None]:
+def _progress(what: str) -> Callable[[int, int], None]:
     last = time.monotonic()
 
     def tell(done: int, total: int) -> None:
         nonlocal last
         if time.monotonic() - last >= _PROGRESS_AFTER:
             last = time.monotonic()
-            _say(f"{done} of about {total} runs verified ...")
+            _say(f"{done} of about {total} {what} ...")
 
     return tell
 

@@ -169,6 +169,7 @@ def check_heads(
     heads: Path | None,
     key_file: Path | None,
     kept: tuple[Path, ...],
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[SealCheck] | None:
     """Holds the database against its exported heads; None when no folder of heads is named.
 
@@ -189,7 +190,13 @@ def check_heads(
     given = [(str(path), path.read_bytes()) for path in kept]
     return [
         check_tenant(
-            target.dsn, tenant, keys=believed, folder=folder, schema=target.schema, heads=given
+            target.dsn,
+            tenant,
+            keys=believed,
+            folder=folder,
+            schema=target.schema,
+            heads=given,
+            progress=progress,
         )
         for tenant in tenants
     ]

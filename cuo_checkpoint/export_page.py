@@ -36,6 +36,7 @@ _HOW: Final = (
     "YOUR-COPY-OF-THE-KEYS</code></p>"
 )
 _SHOWN: Final = (
+    "month",
     "persona_version",
     "path_taken",
     "skill_chosen",
@@ -47,7 +48,12 @@ _SHOWN: Final = (
     "answer",
     "catalog_snapshot_hash",
 )
-_KINDS: Final = ("cuo.routing_decision", "approval", "cuo.persona_defer_block")
+_KINDS: Final = (
+    "cuo.routing_decision",
+    "approval",
+    "cuo.persona_defer_block",
+    "month_dropped",
+)
 
 
 class Page:

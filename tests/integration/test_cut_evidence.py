@@ -146,7 +146,7 @@ def test_a_dropped_month_can_be_exported_as_dropped(cut: Cut) -> None:
     assert (code, said["problems"]) == (0, [])
     assert (said["rows"]["runs"], said["rows"]["log"]) == (1, 0)
     assert said["dropped_months"][0]["month"] == "2018-03"
-    assert "2018-03" in (bundle / "summary.html").read_text()
+    assert "<b>month_dropped</b>; month: 2018-03<br>" in (bundle / "summary.html").read_text()
 
 
 def test_a_bundle_without_the_excuse_does_not_hold(cut: Cut, tmp_path: Path) -> None:
