@@ -1,4 +1,5 @@
-"""Running a skill again that may have run: by an operator's explicit word, and only where harmless.
+"""Who may carry on a run, and running a skill again that may have run: by an operator's explicit
+word, and only where harmless.
 
 A run whose process died between the durable intent and the result ends as `invocation_unknown`.
 For a skill whose manifest says `idempotent = true`, whose act is not destructive, an operator may
@@ -7,6 +8,7 @@ say that it shall run again. Each such word is an intent of its own in the log, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,13 +17,28 @@ from langchain_core.runnables import RunnableConfig
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog, SkillManifest
 from cuo_supervisor.core.decision import chosen_of
-from cuo_supervisor.errors import DataError
+from cuo_supervisor.core.personas import get_persona
+from cuo_supervisor.errors import DataError, PersonaUnknown
+from cuo_supervisor.identity import ROLE_APPROVER, Identity, check_persona
 from cuo_supervisor.ports import NodeContext
 
-__all__ = ["MAX_RERUNS", "check_rerun", "claim_rerun", "may_rerun"]
+__all__ = ["MAX_RERUNS", "check_continuer", "check_rerun", "claim_rerun", "may_rerun"]
 
 MAX_RERUNS: Final = 5
 """Reruns of one run: a skill that kills its process five times will do so again."""
+
+
+def check_continuer(identity: Identity, state: Mapping[str, Any]) -> None:
+    """Refuses whoever may not carry on a run that its own process left.
+
+    What is left of it may run a skill in the persona's name, so that takes the persona's token, or
+    an approver's once the request was accepted (an approver's own process may have died). Raises
+    PersonaMismatch and PersonaVersionMismatch; a persona nobody knows is left to the run to refuse.
+    """
+    if ROLE_APPROVER in identity.roles and "persona_version" in state:
+        return
+    with contextlib.suppress(PersonaUnknown):
+        check_persona(identity, get_persona(state["persona_key"]))
 
 
 def may_rerun(manifest: SkillManifest) -> bool:

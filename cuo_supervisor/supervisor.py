@@ -34,7 +34,7 @@ from cuo_supervisor.expiry import APPROVAL_SECONDS, answer_value, expirer, has_r
 from cuo_supervisor.graph import build_supervisor_graph
 from cuo_supervisor.identity import ROLE_APPROVER, Identity
 from cuo_supervisor.ports import Clock, NodeContext, Runner, Store
-from cuo_supervisor.rerun import check_rerun
+from cuo_supervisor.rerun import check_continuer, check_rerun
 from cuo_supervisor.run_config import config_of, gate_of_interrupt, rejection_error
 from cuo_supervisor.snapshots import SnapshotKeeper, find_catalog
 from cuo_supervisor.state import GraphState
@@ -59,6 +59,7 @@ class Answer:
 class Supervisor:
     """Routes requests. Thread-safe; serves any number of requests and event loops at once.
 
+    `catalog` may be replaced at any time: each request keeps the one it began with.
     `store`, `model` and `runner` may be missing: without a store only dry runs are possible,
     without a model the cascade falls through to ask, without a runner nothing is invoked.
     """
@@ -157,7 +158,9 @@ class Supervisor:
                 final = await self._dry.ainvoke(state, context=context)
             else:
                 config = config_of(identity, run_id, trace.trace_id)
-                await self._keep_snapshot(identity, started)
+                if self._snapshots is not None:
+                    kept = self._snapshots.keep(context.catalog, identity.tenant_id, at_ns=started)
+                    await self._guard(kept)
                 final = await self._guarded(durable, state, config, context)
             return self._finish(final, span, dry_run=not do_record)
 
@@ -247,7 +250,7 @@ class Supervisor:
 
         `rerun_idempotent` is an operator's word that it may be, which counts only for a skill
         whose manifest says `idempotent = true` and whose act is not destructive; DataError
-        otherwise, and for a run that has ended without knowing (its decision is final).
+        otherwise, and for a run that has ended without knowing. PersonaMismatch: `check_continuer`.
         """
         durable = self._durable
         if durable is None:
@@ -260,6 +263,7 @@ class Supervisor:
             given = await self._answer_given(config, waiting)
             if given is None:
                 raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
+            check_continuer(identity, state)
             return await self._carry_on(
                 durable, config, state, Command(resume={waiting: given}), identity
             )
@@ -270,6 +274,7 @@ class Supervisor:
                     "route the request again, as a run of its own"
                 )
             return RoutingDecision.model_validate(state["decision"])
+        check_continuer(identity, state)
         return await self._carry_on(
             durable, config, state, None, identity, rerun_idempotent=rerun_idempotent
         )
@@ -332,10 +337,6 @@ class Supervisor:
         config["configurable"]["trace_id"] = state["trace_id"]
         waiting = snapshot.interrupts[0].id if snapshot.interrupts else None
         return config, state, waiting
-
-    async def _keep_snapshot(self, identity: Identity, at_ns: int) -> None:
-        if self._snapshots is not None:
-            await self._guard(self._snapshots.keep(self.catalog, identity.tenant_id, at_ns=at_ns))
 
     def _context(
         self,

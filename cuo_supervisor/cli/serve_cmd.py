@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -139,6 +140,7 @@ def _serve(host: str, port: int, shutdown_seconds: int) -> int:
         telemetry.default.start_at_zero()
         store_telemetry.current().start_at_zero()
         app = create_app(settings, place, options=options, metrics=metrics)
+        stack.enter_context(_reloading(settings, app.state.service.supervisor))
         config = uvicorn.Config(
             app,
             http="h11",
@@ -153,6 +155,29 @@ def _serve(host: str, port: int, shutdown_seconds: int) -> int:
         )
         _server_of(uvicorn, config, _address(listening)).run(sockets=[listening])
     return 0
+
+
+@contextlib.contextmanager
+def _reloading(settings: Any, supervisor: Any) -> Iterator[None]:
+    """SIGHUP reads the catalogue again; one that is wrong is told and changes nothing."""
+    from cuo_supervisor.catalog_loader import load_catalog
+
+    def reload() -> None:
+        try:
+            supervisor.catalog = load_catalog(settings.catalog)
+        except SupervisorError as error:
+            remark(f"the catalogue was not reloaded: {error}")
+        else:
+            remark(f"catalogue reloaded: {supervisor.catalog.snapshot_hash[:16]}")
+
+    # In a thread: reading files must not hold up the requests under way.
+    before = signal.signal(
+        signal.SIGHUP, lambda *_: threading.Thread(target=reload, daemon=True).start()
+    )
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def _exporting(metrics: Any) -> Any:

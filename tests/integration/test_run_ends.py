@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import uuid
 from collections.abc import Callable
 from typing import Any, TypedDict
@@ -13,6 +14,8 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.graph import END, START, StateGraph
 
 from cuo_checkpoint import PostgresCheckpointer
+from cuo_checkpoint.db import Call
+from cuo_checkpoint.errors import WriteRefused
 
 
 class State(TypedDict):
@@ -153,6 +156,94 @@ async def test_a_failed_run_carried_on_under_its_own_id_starts_once(
         "run_completed",
     ]
     assert run_state(app_dsn, tenant_id, "named") == ("closed", "run_completed")
+
+
+async def test_each_end_of_a_run_closes_its_chain_once(app_dsn: str, tenant_id: str) -> None:
+    """Cancelled, then carried on: two ends, each with one close that says which; nothing after the
+    last, which counts."""
+    calls = 0
+
+    async def stuck_once(state: State) -> State:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            await asyncio.sleep(60)
+        return {"x": "done"}
+
+    graph = StateGraph(State)
+    graph.add_node("stuck", stuck_once)
+    graph.add_edge(START, "stuck")
+    run = str(uuid.uuid4())
+    named = config("closing", run_id=run)
+
+    def told() -> list[str]:
+        with psycopg.connect(app_dsn) as conn:
+            conn.execute("SELECT set_config('auth.tenant_id', %s, true)", [tenant_id])
+            rows = conn.execute(
+                "SELECT kind, body::jsonb ->> 'outcome', body::jsonb ->> 'kind' FROM cuo_memory_audit"
+                " WHERE run_id = %s ORDER BY chain_seq",
+                [run],
+            ).fetchall()
+        return [outcome or kind for row, outcome, kind in rows if row != "write_set"]
+
+    async with PostgresCheckpointer(app_dsn, tenant_id=tenant_id) as store:
+        compiled = graph.compile(checkpointer=store)
+        task = asyncio.create_task(compiled.ainvoke({"x": ""}, named, durability="sync"))
+        while calls == 0:  # noqa: ASYNC110 - the node tells
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        first = told()
+        assert first[-2:] == ["run_failed", "run_failed"]  # the log row and its close
+        assert first.count("run_failed") == 2
+        await compiled.ainvoke(None, named, durability="sync")
+    whole = told()
+    assert whole[: len(first)] == first
+    assert whole[-2:] == ["run_completed", "run_completed"]
+    assert (whole.count("run_failed"), whole.count("run_completed")) == (2, 2)
+
+
+@pytest.mark.parametrize("broken", range(1, 5))
+async def test_a_step_that_is_not_stored_leaves_nothing_unread(
+    app_dsn: str, tenant_id: str, broken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The append that fails raises once; the writes parked for it, and the loop, keep quiet."""
+    graph = StateGraph(State)
+    graph.add_node("a", quick)
+    graph.add_node("b", quick)
+    graph.add_edge(START, "a")
+    graph.add_edge("a", "b")
+    noise: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: noise.append(context))
+    async with PostgresCheckpointer(app_dsn, tenant_id=tenant_id) as store:
+        whole, count = store.plans._append, 0
+
+        def failing(what: Any) -> Call:
+            nonlocal count
+            count += 1
+            return Call(b"SELECT 1 / 0", ()) if count >= broken else whole(what)
+
+        monkeypatch.setattr(store.plans, "_append", failing)
+        with pytest.raises(WriteRefused):
+            await graph.compile(checkpointer=store).ainvoke(
+                {"x": ""}, config(f"broken-{broken}"), durability="sync"
+            )
+        await asyncio.sleep(0.02)
+        gc.collect()
+    assert noise == []
+
+
+async def test_closing_does_not_wait_for_a_server_that_is_not_there(tenant_id: str) -> None:
+    """Interrupted while it connects, a store is closed at once and without an error."""
+    store = PostgresCheckpointer("host=127.0.0.1 port=9 user=x dbname=x", tenant_id=tenant_id)
+    opening = asyncio.create_task(store.asetup())
+    await asyncio.sleep(0.2)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    async with asyncio.timeout(5):
+        await store.aclose()
 
 
 async def test_a_run_without_a_store_is_left_alone() -> None:

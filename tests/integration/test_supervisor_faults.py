@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 import time
 import warnings
@@ -58,7 +60,7 @@ def server() -> Iterator[LoopbackGateway]:
 
 @pytest.mark.slow
 @pytest.mark.clause("101-6", "101-8", "101-11", "101-23")
-@pytest.mark.criterion("101-AC8", "101-AC9", "101-AC10", "101-AC17", "101-AC22")
+@pytest.mark.criterion("101-AC8", "101-AC9", "101-AC10", "101-AC17")
 @pytest.mark.parametrize("fault", [*(mode for mode in MODES if mode != "status"), *STATUSES])
 async def test_no_fault_of_a_gateway_stops_or_decides_a_request(
     shared_place: Any,
@@ -99,3 +101,48 @@ async def test_no_fault_of_a_gateway_stops_or_decides_a_request(
         assert decision.alternatives
     assert spent < (6.0 if outcome == "timeout" else 30.0)
     assert len(server.requests) <= 2
+
+
+@pytest.mark.slo
+@pytest.mark.slow
+@pytest.mark.clause("101-21")
+@pytest.mark.criterion("101-AC22")
+async def test_a_cascade_takes_less_than_three_and_a_half_seconds(
+    shared_place: Any,
+    lens: Any,
+    tenant_id: str,
+    tmp_path: Path,
+    server: LoopbackGateway,
+    record_property: Any,
+) -> None:
+    """Twenty whole requests, recorded and invoked, whose model takes 2.5 s: 19 of them in time.
+
+    They start a quarter of a second apart; each is measured from its entry to its return. Of the
+    promise half a second is ours, and that is held to everywhere: on a crowded machine, where the
+    wall time is others' too, by the time this process itself computed.
+    """
+    server.mode, server.delay_s = "delay", 2.5
+    gateway = Gateway(base_url=server.url)
+    runner = kit.CountingRunner(tmp_path / "ledger")
+    made = kit.make(
+        shared_place.app, ledger=runner.ledger, model=gateway, closers=(gateway.aclose,)
+    )
+    watch = kit.Stopwatch()
+
+    async def one(number: int) -> Any:
+        await asyncio.sleep(number / 4)
+        with watch.lap():
+            return await made.route(kit.CASCADE, identity=kit.identity(tenant_id))
+
+    computed = time.process_time()
+    async with made:
+        decided = await asyncio.gather(*map(one, range(20)))
+    own_ms = (time.process_time() - computed) * 1000 / 20
+    record_property("latency", watch.told())
+    assert {d.path_taken for d in decided} == {"cascade_then_auto"}
+    assert {d.cascade_outcome for d in decided} == {"success"}
+    assert min(watch.wall) >= 2500, "the model was not waited for"
+    assert own_ms < 500, f"{own_ms:.0f} ms computed for each"
+    crowded = os.getloadavg()[0] > (os.cpu_count() or 1)
+    assert crowded or sorted(watch.wall)[18] < 3500, watch.told()
+    assert runner.runs() == len(kit.bodies(lens, "cuo.routing_decision")) == 20

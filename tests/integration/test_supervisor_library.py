@@ -14,14 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ulid import ULID
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 import supervisor_kit as kit
 
 from cuo_supervisor import run_supervisor, run_supervisor_sync
+from cuo_supervisor.catalog_loader import load_catalog
+from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.errors import UsageError
 from cuo_supervisor.ports import Clock
+from cuo_supervisor.replay import replay_run
 from cuo_supervisor.supervisor import Supervisor
 
 
@@ -111,9 +115,51 @@ async def test_clock_ids_and_randomness_are_the_callers(
         async with made:
             decision = await made.route(kit.CASCADE, identity=kit.identity(tenant))
         told.append(decision.model_dump_json())
-        assert decision.request_id == "01JCQKMPR0E000G00000000001" or len(decision.request_id) == 26
+        assert decision.request_id == str(ULID.from_uuid(run_id))
         assert decision.ts_ns_start == decision.ts_ns_end == 1_747_920_731_000_000_000
     assert told[0] == told[1]
+
+
+@pytest.mark.slow
+async def test_a_catalogue_reloaded_under_load_is_whole_for_every_request(
+    shared_place: Any, lens: Any, tenant_id: str, tmp_path: Path
+) -> None:
+    """Each request is decided, recorded, kept and replayed with the one catalogue it began with."""
+    shipped = load_catalog()
+    fewer = Catalog.of([skill for skill in shipped.skills if "mst" not in skill.name])
+    made = kit.make(shared_place.app, ledger=tmp_path / "ledger")
+    who = kit.identity(tenant_id)
+    stop = threading.Event()
+
+    def reload() -> None:
+        for catalog in itertools.cycle((fewer, shipped)):
+            made.catalog = catalog
+            if stop.wait(0.002):
+                return
+
+    worker = threading.Thread(target=reload)
+    worker.start()
+    try:
+        async with made:
+            decided = await asyncio.gather(
+                *(made.route(kit.AUTO, identity=who) for _ in range(40)),
+            )
+            stop.set()
+            by_hash = {d.catalog_snapshot_hash: d for d in decided}
+            assert set(by_hash) <= {shipped.snapshot_hash, fewer.snapshot_hash}
+            for one in decided:
+                known = one.catalog_snapshot_hash == shipped.snapshot_hash
+                assert (one.skill_chosen == "vietnam-mst-validate@1.0") is known
+                assert one.reason is None
+            for one in by_hash.values():
+                replay = await replay_run(made._store, kit.run_of(one), identity=who)
+                assert replay.identical, replay.differences
+    finally:
+        stop.set()
+        worker.join()
+    rows = kit.bodies(lens, "cuo.routing_decision")
+    assert len(rows) == 40
+    assert not any(row["catalog_changed"] for row in rows)
 
 
 PROGRAM = """

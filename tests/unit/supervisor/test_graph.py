@@ -152,6 +152,25 @@ async def test_a_rule_path_dry_run_takes_less_than_50_ms(tmp_path: Path) -> None
     assert watch.holds(50), watch.told()
 
 
+@pytest.mark.slo
+@pytest.mark.clause("101-21")
+@pytest.mark.parametrize(
+    ("query", "path", "limit_ms"), [("send invoice", "ask", 50), ("asdfghjkl", "defer", 30)]
+)
+async def test_asking_and_deferring_take_no_longer(
+    tmp_path: Path, query: str, path: str, limit_ms: float
+) -> None:
+    """The other two rule paths, each within the limit its histogram promises."""
+    supervisor, watch = dry(tmp_path), kit.Stopwatch()
+    for _ in range(200):
+        with watch.lap():
+            decision = await supervisor.route(
+                query, identity=kit.identity(TENANT, local=True), do_record=False
+            )
+        assert decision.path_taken == path
+    assert watch.holds(limit_ms), watch.told()
+
+
 @pytest.mark.clause("101-9", "101-19")
 @pytest.mark.criterion("101-AC11", "101-AC12")
 @pytest.mark.parametrize("manifest", load_catalog().skills, ids=lambda m: m.name)
