@@ -280,10 +280,9 @@ class Supervisor:
         )
 
     async def _answer_given(self, config: RunnableConfig, waiting: str) -> Any:
-        store = self._store
-        return (
-            None if store is None else await self._guard(store.claimed(config, f"answer/{waiting}"))
-        )
+        if self._store is None:
+            return None
+        return await self._guard(self._store.claimed(config, f"answer/{waiting}"))
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -310,11 +309,7 @@ class Supervisor:
             persona_key=state["persona_key"],
         ) as span:
             context = self._context(
-                identity,
-                span,
-                dry_run=False,
-                rerun_idempotent=rerun_idempotent,
-                catalog=catalog,
+                identity, span, dry_run=False, rerun_idempotent=rerun_idempotent, catalog=catalog
             )
             final = await self._guarded(durable, given, config, context)
             return self._finish(final, span, dry_run=False)
