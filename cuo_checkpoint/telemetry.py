@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
@@ -73,8 +74,8 @@ class StoreTelemetry:
     def appended(self, append: Any) -> None:
         """An append is committed: its rows count by kind, and a missing trace id is told."""
         try:
-            for event in append.events:
-                self._add(names.ROWS_WRITTEN, {"kind": str(event.kind.value)})
+            for kind, rows in Counter(str(event.kind.value) for event in append.events).items():
+                self._add(names.ROWS_WRITTEN, {"kind": kind}, rows)
             if append.run[1] == ids.ZERO_TRACE:
                 self._add(names.TRACE_MISSING, {})
                 if any(event.kind == "run_started" for event in append.events):

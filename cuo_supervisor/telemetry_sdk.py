@@ -7,6 +7,7 @@ plain successes by trace id at a small ratio, everything else always.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -227,6 +228,8 @@ def install(
 
     Call once, from an entry point, and `shut_down` what it returns at the end.
     """
+    # A collector that is away is no remark for whoever runs a command; serve's log still tells of it.
+    logging.getLogger("opentelemetry").addHandler(logging.NullHandler())
     if exporter is None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -17,13 +18,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
 from langgraph.graph import END, START, StateGraph
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
+from cuo_checkpoint import telemetry as store_telemetry
 from cuo_checkpoint.local import local_database
+from cuo_checkpoint.logs import logging_to
+from cuo_supervisor import telemetry_sdk
 from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.compose import CuoStore, Place
 from cuo_supervisor.core.catalog import Catalog
@@ -31,7 +40,9 @@ from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.core.scoring import score_one_off
 from cuo_supervisor.core.scrub import scrub
 from cuo_supervisor.identity import LOCAL_IDENTITY
+from cuo_supervisor.route_record import log_context
 from cuo_supervisor.supervisor import Supervisor
+from cuo_supervisor.telemetry import Telemetry
 
 FIXTURES = Path(__file__).resolve().parent.parent / "tests" / "fixtures"
 QUERY = "validate MST 0301479073"
@@ -142,6 +153,78 @@ async def rule_path(rounds: int) -> dict[str, Any]:
     return found
 
 
+async def telemetry_cost(rounds: int) -> dict[str, Any]:
+    """What telemetry adds to a recorded request by rule: on and off in turn, in one run.
+
+    On: spans held, sampled at 1 % and exported over OTLP to a collector on loopback, metrics of
+    supervisor and store collected every second, events formatted and written. Off: the API alone.
+    """
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(prefix="cuo-bench-") as folder, collector() as url:
+        Path(folder).chmod(0o755)  # noqa: ASYNC240 - nothing else runs yet
+        tracing = telemetry_sdk.tracer_provider(
+            BatchSpanProcessor(OTLPSpanExporter(endpoint=f"{url}/v1/traces"))
+        )
+        exporter = OTLPMetricExporter(endpoint=f"{url}/v1/metrics")
+        metering = MeterProvider(
+            [PeriodicExportingMetricReader(exporter, export_interval_millis=1000)],
+            shutdown_on_exit=False,
+        )
+        on = Telemetry(tracer_provider=tracing, meter_provider=metering)
+        listening = store_telemetry.StoreTelemetry(metering)
+        with (
+            local_database(data_dir=Path(folder)) as server,
+            open(os.devnull, "w") as void,  # noqa: ASYNC230 - as above
+        ):
+            store = CuoStore(Place(server.app_dsn, "public"), max_connections=2)
+            options: dict[str, Any] = {"store": store, "model": None, "runner": None}
+            made = {
+                "off": Supervisor(catalog=load_catalog(), telemetry=Telemetry(), **options),
+                "on": Supervisor(catalog=load_catalog(), telemetry=on, **options),
+            }
+            times: dict[str, list[float]] = {"off": [], "on": []}
+            computed: dict[str, list[float]] = {"off": [], "on": []}
+            for i in range(rounds + 10):
+                for name in ("off", "on") if i % 2 else ("on", "off"):
+                    with contextlib.ExitStack() as stack:
+                        if name == "on":
+                            stack.enter_context(store_telemetry.using(listening))
+                            stack.enter_context(logging_to(void, context=log_context))
+                        began, cpu_began = time.perf_counter(), time.thread_time()
+                        await made[name].route(QUERY, identity=LOCAL_IDENTITY, do_invoke=False)
+                        if i >= 10:
+                            times[name].append((time.perf_counter() - began) * 1000)
+                            computed[name].append((time.thread_time() - cpu_began) * 1000)
+            found = {name: percentiles(values) for name, values in times.items()}
+            found |= {f"{name}, CPU": percentiles(values) for name, values in computed.items()}
+            for kind in ("p50_ms", "p95_ms"):
+                found[f"added {kind}"] = round(found["on"][kind] - found["off"][kind], 3)
+                cpu_added = found["on, CPU"][kind] - found["off, CPU"][kind]
+                found[f"added {kind}, CPU"] = round(cpu_added, 3)
+            await store.aclose()
+        telemetry_sdk.shut_down([tracing, metering], seconds=5)
+    return found
+
+
+@contextlib.contextmanager
+def collector() -> Iterator[str]:
+    """An OTLP receiver on loopback that takes everything, in a process of its own."""
+    code = (
+        "import http.server as h\n"
+        "class C(h.BaseHTTPRequestHandler):\n"
+        "    def do_POST(self):\n"
+        "        self.rfile.read(int(self.headers['content-length'])); self.send_response(200)\n"
+        "        self.send_header('content-length', '0'); self.end_headers()\n"
+        "    def log_message(self, *a): pass\n"
+        "s = h.ThreadingHTTPServer(('127.0.0.1', 0), C); print(s.server_address[1], flush=True)\n"
+        "s.serve_forever()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as made:
+        assert made.stdout is not None
+        yield f"http://127.0.0.1:{made.stdout.readline().strip()}"
+        made.kill()
+
+
 def commands(rounds: int) -> dict[str, Any]:
     """Wall time of whole commands beside a bare Python start."""
     found: dict[str, Any] = {}
@@ -179,7 +262,11 @@ def commands(rounds: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--only-telemetry", action="store_true", help="what telemetry adds")
     args = parser.parse_args()
+    if args.only_telemetry:
+        print(json.dumps(asyncio.run(telemetry_cost(args.rounds)), indent=2))
+        return
     persona, shipped, many = get_persona("cfo"), load_catalog(), hundred_skills()
     texts = [item["query"] for item in queries()]
     turn = iter(range(10**9))
@@ -197,6 +284,7 @@ def main() -> None:
         "scrubber, 8 kB (CPU)": cpu(lambda: scrub((short + " lời nhắn. ") * 38), 40),
         "precision at auto": precision(),
         "rule path": asyncio.run(rule_path(args.rounds)),
+        "rule path, recorded: telemetry on against off": asyncio.run(telemetry_cost(args.rounds)),
         "commands": commands(max(3, args.rounds // 40)),
     }
     print(json.dumps(report, indent=2, ensure_ascii=False))

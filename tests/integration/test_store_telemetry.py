@@ -21,6 +21,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, errors, gauges
 from cuo_checkpoint import telemetry_names as names
 from cuo_checkpoint.keys import KeyRing, generate
+from cuo_checkpoint.models import PARTITIONED_TABLES
 from cuo_checkpoint.records import MAX_STATE_BYTES
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
@@ -330,10 +331,35 @@ def test_gauges_of_a_real_database(
     assert {p.metric for p in gauges.points(blind)} == {names.TABLE_ROWS, names.MONTHS_AHEAD}
 
 
+def test_the_archive_prints_what_only_an_auditor_sees(
+    shared_place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As text Prometheus reads, or as a file replaced whole that others may read."""
+    from cuo_checkpoint import archive_cli
+
+    monkeypatch.setenv("CUO_DATABASE_URL", shared_place.auditor)
+    assert archive_cli.main(["metrics"]) == 0
+    said = capsys.readouterr().out
+    told = dict(line.rsplit(" ", 1) for line in said.splitlines() if not line.startswith("#"))
+    assert set(told) == {
+        names.MONTHS_AHEAD,
+        names.SEAL_AGE,
+        names.ARCHIVE_FAILURES,
+        *(f'{names.TABLE_ROWS}{{table="{table}"}}' for table in PARTITIONED_TABLES),
+    }
+    assert told[names.MONTHS_AHEAD] == "3"
+    out = tmp_path / "cuo.prom"
+    out.write_text("old")
+    assert archive_cli.main(["metrics", "--out", str(out)]) == 0
+    assert out.read_text().startswith("# HELP cuo_checkpoint_archive_failures ")
+    assert out.stat().st_mode & 0o777 == 0o644
+    assert list(tmp_path.iterdir()) == [out]
+    assert archive_cli.main(["metrics", "--out", str(tmp_path / "no" / "where")]) == 64
+
+
 def test_months_ahead_counts_without_a_gap() -> None:
     """A month that one table lacks ends the count; without the current one it is -1."""
     from cuo_checkpoint.catalog import MonthTable
-    from cuo_checkpoint.models import PARTITIONED_TABLES
     from cuo_checkpoint.partitions import Month
 
     now = Month(2026, 11)
