@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -63,12 +62,12 @@ class Clone:
         )  # fmt: skip
         assert process.stderr is not None
         for line in process.stderr:
-            found = re.match(r"serving on (\S+)", line)
-            if found:
+            said = json.loads(line)  # every line is one event
+            if said["event"] == "service.listening":
                 threading.Thread(
                     target=self.said.extend, args=[process.stderr], daemon=True
                 ).start()
-                return process, found[1]
+                return process, said["address"]
         raise AssertionError("the service did not start")
 
 
