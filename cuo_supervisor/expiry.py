@@ -10,9 +10,21 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cuo_supervisor.core.audit import subject_hash16
+from cuo_supervisor.core.catalog import Catalog
+from cuo_supervisor.errors import DataError
 from cuo_supervisor.identity import Identity
+from cuo_supervisor.ports import Store
+from cuo_supervisor.snapshots import find_catalog
 
-__all__ = ["APPROVAL_SECONDS", "EXPIRY_ISSUER", "answer_value", "expirer", "has_run_out"]
+__all__ = [
+    "APPROVAL_SECONDS",
+    "EXPIRY_ISSUER",
+    "answer_value",
+    "asked_with",
+    "expired_value",
+    "expirer",
+    "has_run_out",
+]
 
 APPROVAL_SECONDS: Final = 24 * 3600
 """A waiting run's answer counts for 24 hours from the request."""
@@ -48,6 +60,36 @@ def answer_value(
         "at_ns": now_ns,
         "interrupt_id": interrupt_id,
     }
+
+
+def expired_value(
+    state: Mapping[str, Any], identity: Identity, *, interrupt_id: str, now_ns: int
+) -> dict[str, Any]:
+    """What a run is given whose time is over."""
+    return answer_value(
+        state,
+        approved=False,
+        reason="not answered in time",
+        identity=identity,
+        interrupt_id=interrupt_id,
+        now_ns=now_ns,
+    )
+
+
+async def asked_with(store: Store, state: Mapping[str, Any]) -> Catalog | None:
+    """The catalogue a run was asked with: a changed one must not give its end another reason.
+
+    None when it is not stored or not what its hash says; the run ends all the same, invoking nothing.
+    """
+    try:
+        return await find_catalog(
+            store,
+            state["tenant_id"],
+            state["catalog_snapshot_hash"],
+            around_ns=state["ts_ns_start"],
+        )
+    except DataError:
+        return None
 
 
 def expirer(tenant_id: str) -> Identity:

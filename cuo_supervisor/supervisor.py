@@ -30,13 +30,20 @@ from cuo_supervisor.errors import (
     SupervisorError,
     UsageError,
 )
-from cuo_supervisor.expiry import APPROVAL_SECONDS, answer_value, expirer, has_run_out
+from cuo_supervisor.expiry import (
+    APPROVAL_SECONDS,
+    answer_value,
+    asked_with,
+    expired_value,
+    expirer,
+    has_run_out,
+)
 from cuo_supervisor.graph import build_supervisor_graph
 from cuo_supervisor.identity import ROLE_APPROVER, Identity
 from cuo_supervisor.ports import Clock, NodeContext, Runner, Store
 from cuo_supervisor.rerun import check_continuer, check_rerun
 from cuo_supervisor.run_config import config_of, gate_of_interrupt, rejection_error
-from cuo_supervisor.snapshots import SnapshotKeeper, find_catalog
+from cuo_supervisor.snapshots import SnapshotKeeper
 from cuo_supervisor.state import GraphState
 from cuo_supervisor.telemetry import RouteSpan, Telemetry
 from cuo_supervisor.trace_context import current_traceparent, parse_traceparent
@@ -220,25 +227,13 @@ class Supervisor:
         now = self._clock.time_ns()
         if not has_run_out(state, now):
             raise DataError("the run may still be answered; its approval has not run out")
-        value = answer_value(
-            state,
-            approved=False,
-            reason="not answered in time",
-            identity=identity,
-            interrupt_id=waiting,
-            now_ns=now,
-        )
+        value = expired_value(state, identity, interrupt_id=waiting, now_ns=now)
         told = audit.approval(value)
         if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
             value = await self._answer_given(config, waiting)
             if not (value or {}).get("expired"):
                 raise DataError("the run was answered in time: cyberos-cuo supervisor continue")
-        # Under the catalogue it was asked with: a changed one must not give another reason.
-        asked = await self._guard(
-            find_catalog(
-                store, tenant_id, state["catalog_snapshot_hash"], around_ns=state["ts_ns_start"]
-            )
-        )
+        asked = await self._guard(asked_with(store, state))
         return await self._carry_on(
             durable, config, state, Command(resume={waiting: value}), identity, catalog=asked
         )

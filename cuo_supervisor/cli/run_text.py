@@ -94,14 +94,16 @@ def state_word(run: Any) -> str:
 
 def verification_lines(verified: Any) -> list[str]:
     """Whether everything recomputes; if not, what does not."""
+    gone = [
+        f"audit rows {gap.first} to {gap.last} went with {gap.drop}" for gap in verified.dropped
+    ]
     if verified.ok:
-        return [
-            (
-                f"verified: {verified.rows} log rows and {verified.writes} writes recompute,"
-                f" {verified.chain_rows} audit rows follow one another"
-            )
-        ]
-    return ["NOT VERIFIED", *(printable(problem) for problem in verified.problems)]
+        sound = (
+            f"verified: {verified.rows} log rows and {verified.writes} writes recompute,"
+            f" {verified.chain_rows} audit rows follow one another"
+        )
+        return [sound, *gone]
+    return ["NOT VERIFIED", *(printable(problem) for problem in verified.problems), *gone]
 
 
 def verification_text(verified: Any) -> str:

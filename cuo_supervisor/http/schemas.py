@@ -132,6 +132,18 @@ class RunPageDocument(_Document):
     next: str | None
 
 
+class Dropped(_Document):
+    """Chain rows of a run that are gone with a month which retention dropped; no problem."""
+
+    first: int
+    last: int
+    log_rows: int
+    month: str
+    told_in: int
+    told_at: str
+    sealed_at: str | None
+
+
 class Verification(_Document):
     """What recomputing the run showed: chain, digests, counts, index."""
 
@@ -142,6 +154,7 @@ class Verification(_Document):
     chain_rows: int
     writes: int
     problems: list[str]
+    dropped: list[Dropped]
 
 
 class RouteRequest(_Document):
