@@ -99,20 +99,18 @@ def test_pages_are_stable_while_rows_arrive(client: httpx.Client, store: Any) ->
     assert seen == whole
 
 
-def test_a_run_in_several_threads_is_paged_whole(client: httpx.Client, store: Any) -> None:
-    """Threads number their rows apart; equal numbers neither hide nor repeat rows."""
-    writer, run_id = CheckpointWriter(store), uuid.uuid4()
-    parent = writer.write(run_id, "run_started", {})
-    for thread in ("x", "y", "z"):
-        for number in range(5):
-            parent = writer.write(
-                run_id,
-                "node_entered",
-                {"n": number},
-                thread_id=f"{thread}-{run_id}",
-                node_name=thread,
-                parent_checkpoint_id=parent,
-            )
+def test_a_run_in_several_threads_is_paged_whole(
+    client: httpx.Client, store: Any, shared_place: Any
+) -> None:
+    """Rows of runs from before a run had to live in one thread: equal numbers hide and repeat none."""
+    run_id = long_run(store, 16)
+    with psycopg.connect(shared_place.admin) as conn:
+        conn.execute("SET session_replication_role = replica")
+        conn.execute(
+            "UPDATE cuo_langgraph_checkpoints SET thread_id = 'thread ' || seq %% 3,"
+            " seq = (seq + 2) / 3 WHERE run_id = %s AND seq > 1",
+            [run_id],
+        )
     found = pages(client, run_id, limit=2)
     assert len({row["checkpoint_id"] for row in found}) == len(found) == 16
 
