@@ -236,6 +236,30 @@ def test_a_run_shows_its_path_and_holds(
     assert len(answer.content) < 120_000
 
 
+def test_filters_go_on_from_page_to_page(auditor: Browser, store: Any) -> None:
+    """Every fitting run stands on one page, no other does, and each page keeps the filters."""
+    writer, wanted = CheckpointWriter(store), set()
+    for number in range(72):
+        persona = "chief-financial-officer" if number % 6 else "genie"
+        scores = [{"skill_name": "vietnam-mst-validate@1.0"}]
+        run_id = uuid.uuid4()
+        state = {"persona_key": persona, "branch_decision": "auto", "rule_scores": scores}
+        writer.write(run_id, "run_started", state)
+        if number % 6:
+            wanted.add(ulid_of(run_id))
+    path = "/runs?persona=chief-financial-officer&path=auto&skill=vietnam-mst-validate&state=open"
+    path += "&since=2026-01-01T00:00"
+    seen: list[str] = []
+    while path:
+        answer = auditor.get(path)
+        read(answer)
+        seen += re.findall(r'href="/runs/([0-9A-Z]{26})"', answer.text)
+        found = re.search(r'<a rel="next" href="([^"]+)"', answer.text)
+        path = found[1].replace("&amp;", "&") if found else ""
+    assert len(seen) == len(wanted) == 60
+    assert set(seen) == wanted
+
+
 def test_anothers_run_looks_like_none_here_too(
     auditor: Browser, stranger: httpx.Client, store: Any, api: Any, other_tenant_id: str, token: Any
 ) -> None:
