@@ -17,7 +17,6 @@ from sqlalchemy import Connection, Engine, func, select, tuple_
 from cuo_checkpoint import _sql, partitions
 from cuo_checkpoint.catalog import MonthTable, catalog, months
 from cuo_checkpoint.cuts import Cuts, Drop, month_root
-from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import SchemaNotReady
 from cuo_checkpoint.models import (
     PARTITIONED_TABLES,
@@ -32,6 +31,7 @@ from cuo_checkpoint.run_check import RunVerification
 from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.sessions import open_engine, reading
+from cuo_checkpoint.translating import translated
 from cuo_checkpoint.verify import all_runs, cuts_of, verify_run
 
 __all__ = [

@@ -15,10 +15,10 @@ from sqlalchemy import exc, func, insert, select
 
 from cuo_checkpoint import ids
 from cuo_checkpoint.canonical import canonical_bytes
-from cuo_checkpoint.db import translated
 from cuo_checkpoint.models import AuditRow
 from cuo_checkpoint.records import AuditKind
 from cuo_checkpoint.sessions import open_engine
+from cuo_checkpoint.translating import translated
 
 __all__ = ["append_replayed"]
 

@@ -12,8 +12,8 @@ from typing import Any, Final, LiteralString
 
 import psycopg
 
-from cuo_checkpoint.db import translated
 from cuo_checkpoint.partitions import Month, month_of_bounds
+from cuo_checkpoint.translating import translated
 
 __all__ = ["MonthTable", "Table", "catalog", "months", "tables"]
 

@@ -26,8 +26,9 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from cuo_checkpoint import errors
+from cuo_checkpoint.translating import is_connection_loss, translated, unreachable
 
-__all__ = ["AsyncDriver", "Call", "Plan", "SyncDriver", "Wait", "translated"]
+__all__ = ["AsyncDriver", "Call", "Plan", "SyncDriver", "Wait"]
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
@@ -69,49 +70,6 @@ _POOL_WAIT: Final = 30.0
 _FIRST_WAIT: Final = 10.0
 """Seconds the first connection may take: a server that is not there should be said so soon."""
 
-_BY_STATE: Final[dict[str, type[errors.CheckpointError]]] = {
-    "CU001": errors.CheckpointConflict,
-    "CU002": errors.StaleParent,
-    "CU003": errors.ThreadDeleted,
-    "CU004": errors.ParentMissing,
-    "CU005": errors.RunClosed,
-    "CU006": errors.RunElsewhere,
-    "CU009": errors.AuditFailed,
-}
-
-
-def translated(error: psycopg.Error) -> errors.CheckpointError:
-    """Ours for theirs. The message keeps the server's first line, which names ids but no values."""
-    first_line = (error.diag.message_primary or str(error).splitlines()[0] or "").strip()
-    known = _BY_STATE.get(error.sqlstate or "")
-    if known is not None:
-        return known(first_line)
-    if isinstance(error, (pg.UndefinedTable, pg.UndefinedFunction, pg.InvalidSchemaName)):
-        return errors.SchemaNotReady(
-            "the database has no CUO schema of this version.",
-            remedy="Run: alembic upgrade head, as the owner role.",
-        )
-    if isinstance(error, pg.InsufficientPrivilege):
-        return errors.SchemaNotReady(
-            f"the database refused this role: {first_line}.",
-            remedy="Check the grants with: cyberos-cuo doctor",
-        )
-    if _is_connection_loss(error):
-        return errors.StoreUnavailable(
-            "the database cannot be reached or was lost mid-call; check CUO_DATABASE_URL and the server"
-        )
-    return errors.WriteRefused(f"the database refused the call ({error.sqlstate}): {first_line}")
-
-
-def _is_connection_loss(error: BaseException) -> bool:
-    if isinstance(error, (PoolTimeout, psycopg.InterfaceError)):
-        return True
-    if not isinstance(error, psycopg.OperationalError):
-        return False
-    state = error.sqlstate
-    # 08: connection; 57P01-03: shutdown, crash, starting up; no state: the socket itself broke.
-    return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
-
 
 def _is_missing_month(error: BaseException) -> bool:
     return isinstance(error, pg.CheckViolation) and "no partition" in str(error)
@@ -133,7 +91,7 @@ class _Attempts:
         """Seconds to wait before the repeat; None when the error stands."""
         if isinstance(error, PoolTimeout):
             return None
-        if _is_connection_loss(error):
+        if is_connection_loss(error):
             if self.lost >= len(_RETRY_DELAYS):
                 return None
             self.lost += 1
@@ -183,6 +141,9 @@ class SyncDriver:
                 )
                 try:
                     pool.open(wait=True, timeout=_FIRST_WAIT)
+                except PoolTimeout as error:
+                    pool.close()
+                    raise unreachable(self._conninfo, self._connect_args) from error
                 except BaseException:
                     pool.close()
                     raise
@@ -226,15 +187,15 @@ class SyncDriver:
                         for each in (params, *call.more):
                             rows = cursor.execute(call.query, each, prepare=False).fetchall()
                     return rows
-            except (psycopg.Error, PoolTimeout) as error:
+            except psycopg.Error as error:
                 if _is_missing_month(error) and not attempts.months:
                     attempts.months = True
                     self._execute(Call(months, ()), months)
                     continue
                 delay = attempts.next_delay(error)
                 if delay is None:
-                    raise _final(error) from error
-                if _is_connection_loss(error):
+                    raise translated(error) from error
+                if is_connection_loss(error):
                     params = call.retried_params or call.params
                     self._weed()
                 time.sleep(delay)
@@ -248,7 +209,7 @@ class SyncDriver:
         """Drops dead idle connections, so that the repeat does not draw another one."""
         try:
             self.pool().check()
-        except (psycopg.Error, PoolTimeout):
+        except (psycopg.Error, errors.StoreUnavailable):
             return
 
     def close(self) -> None:
@@ -291,7 +252,7 @@ class AsyncDriver:
         try:
             # One caller's cancellation must not close what the others wait for.
             return await asyncio.shield(opening)
-        except (psycopg.Error, PoolTimeout):
+        except (psycopg.Error, errors.StoreUnavailable):
             if self._pools.get(loop) is opening:
                 del self._pools[loop]
             raise
@@ -317,6 +278,10 @@ class AsyncDriver:
         )
         try:
             await pool.open(wait=True, timeout=_FIRST_WAIT)
+        except PoolTimeout as error:
+            await pool.close()
+            found = await asyncio.to_thread(unreachable, self._conninfo, self._connect_args)
+            raise found from error
         except BaseException:
             await pool.close()
             raise
@@ -363,15 +328,15 @@ class AsyncDriver:
                             await cursor.execute(call.query, each, prepare=False)
                             rows = await cursor.fetchall()
                     return rows
-            except (psycopg.Error, PoolTimeout) as error:
+            except psycopg.Error as error:
                 if _is_missing_month(error) and not attempts.months:
                     attempts.months = True
                     await self._execute(Call(months, ()), months)
                     continue
                 delay = attempts.next_delay(error)
                 if delay is None:
-                    raise _final(error) from error
-                if _is_connection_loss(error):
+                    raise translated(error) from error
+                if is_connection_loss(error):
                     params = call.retried_params or call.params
                     await self._weed()
                 await asyncio.sleep(delay)
@@ -379,7 +344,7 @@ class AsyncDriver:
     async def _weed(self) -> None:
         try:
             await (await self.pool()).check()
-        except (psycopg.Error, PoolTimeout):
+        except (psycopg.Error, errors.StoreUnavailable):
             return
 
     async def close(self) -> None:
@@ -398,12 +363,6 @@ def _followed(future: Future[None]) -> asyncio.Future[None]:
     mine = asyncio.wrap_future(future)
     mine.add_done_callback(lambda done: done.cancelled() or done.exception())
     return mine
-
-
-def _final(error: Exception) -> errors.CheckpointError:
-    if isinstance(error, psycopg.Error):
-        return translated(error)
-    return errors.StoreUnavailable("no database connection became free in time")
 
 
 def _refuse_proactor(loop: asyncio.AbstractEventLoop) -> None:

@@ -22,7 +22,7 @@ from psycopg.rows import dict_row
 
 from cuo_checkpoint import ids
 from cuo_checkpoint.appending import Append
-from cuo_checkpoint.db import Plan, translated
+from cuo_checkpoint.db import Plan
 from cuo_checkpoint.errors import (
     CheckpointConflict,
     InvalidIdentifier,
@@ -34,6 +34,7 @@ from cuo_checkpoint.errors import (
 )
 from cuo_checkpoint.rebuild import Pending
 from cuo_checkpoint.saver import PostgresCheckpointer
+from cuo_checkpoint.translating import translated
 
 __all__ = ["ImportReport", "Refused", "import_langgraph"]
 

@@ -17,7 +17,6 @@ import psycopg
 from psycopg import sql
 from psycopg.rows import dict_row
 
-from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import (
     CheckpointError,
     RetentionFailed,
@@ -26,6 +25,7 @@ from cuo_checkpoint.errors import (
     StoreUnavailable,
 )
 from cuo_checkpoint.partitions import FLOOR_MONTHS, Month
+from cuo_checkpoint.translating import translated
 
 __all__ = [
     "DropReport",

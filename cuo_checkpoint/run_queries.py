@@ -12,7 +12,19 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import ARRAY, ColumnElement, Row, Select, Text, func, literal, null, select, tuple_
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Row,
+    Select,
+    Text,
+    case,
+    func,
+    literal,
+    null,
+    select,
+    tuple_,
+)
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import aliased
@@ -42,6 +54,7 @@ EARLIER: Final = dt.timedelta(hours=1)
 opened the run, but waited for it. Calls are single statements, so minutes would do."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _DECISION: Final = "cuo.routing_decision"
 _LANGGRAPH_KEYS: Final = (
     "v",
@@ -98,7 +111,7 @@ def event_rows(
         row.row_sha256,
     )
     if with_state:
-        holder_id = sql_cast(row.state_json["$state_of"].astext, postgresql.UUID(as_uuid=True))
+        holder_id = _holder_id(row)
         query = query.add_columns(
             sql_cast(row.langgraph, Text).label("langgraph"),
             sql_cast(func.coalesce(holder.state_json, row.state_json), Text).label("state"),
@@ -191,6 +204,13 @@ def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     )
 
 
+def _holder_id(row: Any) -> ColumnElement[Any]:
+    """Which row holds this one's state; null too for a reference that is malformed, since one such
+    row, written by hand, must not fail the reading of the others."""
+    named = row.state_json["$state_of"].astext
+    return case((named.regexp_match(_UUID), sql_cast(named, postgresql.UUID(as_uuid=True))))
+
+
 def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     """What the newest state says of runs that have not decided, which lie in the same months.
 
@@ -198,7 +218,7 @@ def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     """
     row, holder = LogRow, aliased(LogRow)
     spans = [span(index) for index in group]
-    holder_id = sql_cast(row.state_json["$state_of"].astext, postgresql.UUID(as_uuid=True))
+    holder_id = _holder_id(row)
     state = func.coalesce(holder.state_json, row.state_json, type_=postgresql.JSONB)
     said = func.jsonb_build_object(
         *("persona_key", state["persona_key"]),

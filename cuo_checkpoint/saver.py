@@ -37,6 +37,7 @@ from cuo_checkpoint.plans import Plans
 from cuo_checkpoint.reading import Cursor, limit_of
 from cuo_checkpoint.serde import Serializer
 from cuo_checkpoint.telemetry import watch_pools
+from cuo_checkpoint.translating import checked_conninfo
 
 __all__ = ["PostgresCheckpointer"]
 
@@ -93,7 +94,14 @@ class PostgresCheckpointer(Driven, BaseCheckpointSaver[Any]):
             scrub=scrub,
         )
         conninfo = conninfo_or_pool if isinstance(conninfo_or_pool, str) else ""
-        args = {"autocommit": True, "prepare_threshold": None, **(connect_args or {})}
+        checked_conninfo(conninfo)
+        # A role or database may have another encoding as its default; ids and states are any text.
+        args = {
+            "autocommit": True,
+            "prepare_threshold": None,
+            "client_encoding": "utf8",
+            **(connect_args or {}),
+        }
         self._sync = SyncDriver(
             conninfo,
             conninfo_or_pool if isinstance(conninfo_or_pool, ConnectionPool) else None,

@@ -23,7 +23,6 @@ from sqlalchemy import Connection, Engine, Row, exc, func, insert, select, text
 
 from cuo_checkpoint import chain, seal_queries
 from cuo_checkpoint.cuts import Cuts
-from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import NoteInvalid, SealRefused
 from cuo_checkpoint.head_files import HeadFolder
 from cuo_checkpoint.keys import KeyRing
@@ -32,6 +31,7 @@ from cuo_checkpoint.merkle import CompactRange, verify_consistency
 from cuo_checkpoint.models import SealHead, SealLeaf
 from cuo_checkpoint.notes import Checkpoint, SignedNote, key_id, verified
 from cuo_checkpoint.sessions import open_engine, reading
+from cuo_checkpoint.translating import translated
 from cuo_checkpoint.verify import cuts_of
 
 __all__ = ["SealReport", "Sealer"]

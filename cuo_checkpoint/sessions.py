@@ -14,8 +14,8 @@ from collections.abc import Iterator
 import psycopg
 from sqlalchemy import Connection, Engine, create_engine, exc, func, select
 
-from cuo_checkpoint.db import translated
 from cuo_checkpoint.errors import StoreUnavailable
+from cuo_checkpoint.translating import checked_conninfo, translated
 
 __all__ = ["open_engine", "reading"]
 
@@ -24,12 +24,12 @@ def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> En
     """An engine for `url` (a URL or libpq conninfo) whose models stand in `schema`.
 
     Opens nothing yet. Connections are checked when taken from the pool, since a server or pooler
-    drops idle ones.
+    drops idle ones. Raises SettingInvalid for a string that names no database.
     """
-    conninfo = url.replace("postgresql+psycopg://", "postgresql://", 1)
+    conninfo = checked_conninfo(url.replace("postgresql+psycopg://", "postgresql://", 1))
     engine = create_engine(
         "postgresql+psycopg://",
-        creator=lambda: psycopg.connect(conninfo, prepare_threshold=None),
+        creator=lambda: psycopg.connect(conninfo, prepare_threshold=None, client_encoding="utf8"),
         pool_size=1,
         max_overflow=max(connections - 1, 0),
         pool_pre_ping=True,

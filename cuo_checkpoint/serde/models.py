@@ -95,8 +95,11 @@ class ModelPlan:
         value = self.kind.__new__(self.kind)
         _set(value, "__dict__", fields)
         _set(value, "__pydantic_fields_set__", touched)
-        _set(value, "__pydantic_extra__", members if self.extra else None)
-        _set(value, "__pydantic_private__", self._private(dec, tree, depth))
+        private = self._private(dec, tree, depth)
+        if not self.kind.__pydantic_root_model__:
+            # A root model's class holds these two itself; set here they would become attributes.
+            _set(value, "__pydantic_extra__", members if self.extra else None)
+            _set(value, "__pydantic_private__", private)
         return value
 
     def _fields_only(

@@ -24,7 +24,14 @@ from cuo_checkpoint.serde.models import (
     origin_of,
     parametrised,
 )
-from cuo_checkpoint.serde.plans import DataclassPlan, EnumPlan, NamedTuplePlan, ObjectPlan, Plan
+from cuo_checkpoint.serde.plans import (
+    BASES,
+    DataclassPlan,
+    EnumPlan,
+    NamedTuplePlan,
+    ObjectPlan,
+    Plan,
+)
 from cuo_checkpoint.serde.registry import Registry
 from cuo_checkpoint.serde.tags import Broken, Refused, type_name
 from cuo_checkpoint.serde.text import text_to_tree, trusted_text
@@ -170,7 +177,9 @@ class Serializer:
             return ArrayPlan()
         if issubclass(kind, BaseModel):
             return ModelPlan(kind, self._registry, self._registry.name_of(origin_of(kind)))
-        return _kind_plan(kind, self._registry.name_of(kind))
+        name = self._registry.name_of(kind)
+        _refuse_library_insides(kind)
+        return _kind_plan(kind, name)
 
     def _build(self, dec: Decoder, tag: str, tree: Tree, depth: int) -> Any:
         stored = tree[tag]
@@ -217,6 +226,15 @@ def _kind_plan(kind: type, name: str) -> Plan:
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return NamedTuplePlan(kind, name)
     return ObjectPlan(kind, name)
+
+
+def _refuse_library_insides(kind: type) -> None:
+    """Refuse a subclass of a library class such as Path: what that keeps in its attributes is
+    caches (two writes of one value differ) and another thing in another Python."""
+    for owner in kind.__mro__:
+        if owner in stdlib.CODECS and owner not in BASES and not issubclass(kind, enum.Enum):
+            reason = f"inherits from {type_name(owner)}, whose inner state cannot be kept"
+            raise Refused(type_name(kind), reason)
 
 
 def _never(dec: Decoder, tree: Tree, depth: int) -> Any:
