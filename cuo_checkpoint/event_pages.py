@@ -46,7 +46,14 @@ Positions = Mapping[str, int]
 """For each thread, the `seq` of the last row that was read."""
 
 _FETCH: Final = 50
-"""Rows per fetch: states go up to 5 MB, so this and not the page bounds memory."""
+"""Rows per fetch, and fewer of large ones: states go up to 5 MB, so this and not the page bounds
+memory."""
+
+_FETCH_FIRST: Final = 8
+_FETCH_BYTES: Final = 1024 * 1024
+"""What a fetch should not exceed, guessed from the largest row of the one before."""
+
+_CHUNK_BYTES: Final = 256 * 1024
 
 _THREADS_MAX: Final = 32
 _CURSOR_MAX: Final = 32 * 1024
@@ -177,14 +184,15 @@ def stream_rows(
         index = _index(conn, tenant_id, run_id)
         if index is None:
             return
-        chunk = EventChunk([], {})
+        chunk, size = EventChunk([], {}), 0
         with closing(_rows(conn, tenant_id, index, after, None, kinds)) as rows:
             for row in rows:
                 chunk.rows.append(_encoded(row))
                 chunk.places[row.thread_id] = row.seq
-                if len(chunk.rows) == _FETCH:
+                size += len(chunk.rows[-1])
+                if len(chunk.rows) == _FETCH or size >= _CHUNK_BYTES:
                     yield chunk
-                    chunk = EventChunk([], {})
+                    chunk, size = EventChunk([], {}), 0
         if chunk.rows:
             yield chunk
 
@@ -260,8 +268,16 @@ def _rows(
     # it would only cost round trips. Rows that came since the index was read are none here: both
     # are of one snapshot.
     many = min(limit or _SEQ_MAX, index.log_rows) > _FETCH
-    with conn.execute(query, execution_options={"yield_per": _FETCH} if many else {}) as result:
-        yield from result
+    with conn.execute(query, execution_options={"stream_results": many}) as result:
+        if not many:
+            yield from result
+            return
+        count = _FETCH_FIRST
+        while rows := list(result.fetchmany(count)):
+            largest = max(len(row.state) for row in rows)
+            count = max(1, min(_FETCH, 4 * count, _FETCH_BYTES // max(1, largest)))
+            while rows:
+                yield rows.pop(0)  # one that was sent is not kept
 
 
 def _behind(after: Positions) -> ColumnElement[bool]:

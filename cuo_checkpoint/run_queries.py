@@ -88,7 +88,7 @@ def event_rows(
     with_state: bool,
 ) -> AnySelect:
     """Log rows by seq; with the state in full and LangGraph's document, or without both."""
-    row, holder = LogRow, aliased(LogRow)
+    row = LogRow
     between = span(index)
     query: AnySelect = select(
         row.checkpoint_id,
@@ -111,17 +111,9 @@ def event_rows(
         row.row_sha256,
     )
     if with_state:
-        holder_id = _holder_id(row)
         query = query.add_columns(
             sql_cast(row.langgraph, Text).label("langgraph"),
-            sql_cast(func.coalesce(holder.state_json, row.state_json), Text).label("state"),
-        ).outerjoin(
-            # The view joins the same way, but cannot bound the holder's side to the run's months.
-            holder,
-            (holder.tenant_id == row.tenant_id)
-            & (holder.created_at == row.created_at)
-            & (holder.checkpoint_id == holder_id)
-            & holder.created_at.between(*between),
+            sql_cast(func.coalesce(_held(row, between), row.state_json), Text).label("state"),
         )
     else:
         base = sql_cast(postgresql.array(_LANGGRAPH_KEYS), ARRAY(Text))
@@ -204,11 +196,33 @@ def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     )
 
 
-def _holder_id(row: Any) -> ColumnElement[Any]:
-    """Which row holds this one's state; null too for a reference that is malformed, since one such
-    row, written by hand, must not fail the reading of the others."""
+def _held(row: Any, between: tuple[Any, Any]) -> ColumnElement[Any]:
+    """The state that a row shares, from the row that holds it; null for a row with its own.
+
+    Null too for a reference that is malformed, since one such row, written by hand, must not fail
+    the reading of the others. Not a join: the pattern's operator is not leakproof, so under row
+    security a join may compare ids only after the policy, that is after reading all rows of the
+    time between. Of a table without statistics, such as a new month's, that plan was chosen, and a
+    run of n rows read n times. Here a row with a state of its own looks for nothing, and for the others the
+    id is a value that the key may be searched by. Without statistics the planner may still take an
+    index that begins with the tenant only.
+    """
+    holder = aliased(LogRow)
     named = row.state_json["$state_of"].astext
-    return case((named.regexp_match(_UUID), sql_cast(named, postgresql.UUID(as_uuid=True))))
+    state = (
+        select(holder.state_json)
+        .where(
+            holder.tenant_id == row.tenant_id,
+            holder.run_id == row.run_id,
+            holder.created_at == row.created_at,
+            holder.checkpoint_id == sql_cast(named, postgresql.UUID(as_uuid=True)),
+            # Constants, so that the planner opens these months only.
+            holder.created_at.between(*between),
+        )
+        .correlate(row)
+        .scalar_subquery()
+    )
+    return case((named.regexp_match(_UUID), state))
 
 
 def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
@@ -216,10 +230,10 @@ def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
 
     One row a run, found by its key. The state itself stays in the database: it may be megabytes.
     """
-    row, holder = LogRow, aliased(LogRow)
+    row = LogRow
     spans = [span(index) for index in group]
-    holder_id = _holder_id(row)
-    state = func.coalesce(holder.state_json, row.state_json, type_=postgresql.JSONB)
+    between = min(s[0] for s in spans), max(s[1] for s in spans)
+    state = func.coalesce(_held(row, between), row.state_json, type_=postgresql.JSONB)
     said = func.jsonb_build_object(
         *("persona_key", state["persona_key"]),
         *("path_taken", state["branch_decision"]),
@@ -228,16 +242,9 @@ def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     )
     return (
         select(row.run_id, sql_cast(said, Text))
-        .outerjoin(
-            holder,
-            (holder.tenant_id == row.tenant_id)
-            & (holder.created_at == row.created_at)
-            & (holder.checkpoint_id == holder_id)
-            & holder.created_at.between(min(s[0] for s in spans), max(s[1] for s in spans)),
-        )
         .where(row.tenant_id == tenant_id)
         .where(row.checkpoint_id.in_([index.last_rows[-1] for index in group if index.last_rows]))
-        .where(row.created_at.between(min(s[0] for s in spans), max(s[1] for s in spans)))
+        .where(row.created_at.between(*between))
     )
 
 
