@@ -205,7 +205,7 @@ def _held(row: Any, between: tuple[Any, Any]) -> ColumnElement[Any]:
     time between. Of a table without statistics, such as a new month's, that plan was chosen, and a
     run of n rows read n times. Here a row with a state of its own looks for nothing, and for the others the
     id is a value that the key may be searched by. Without statistics the planner may still take an
-    index that begins with the tenant only.
+    index that begins with the tenant only: for the first minute of a month, until autovacuum has looked.
     """
     holder = aliased(LogRow)
     named = row.state_json["$state_of"].astext
@@ -213,7 +213,6 @@ def _held(row: Any, between: tuple[Any, Any]) -> ColumnElement[Any]:
         select(holder.state_json)
         .where(
             holder.tenant_id == row.tenant_id,
-            holder.run_id == row.run_id,
             holder.created_at == row.created_at,
             holder.checkpoint_id == sql_cast(named, postgresql.UUID(as_uuid=True)),
             # Constants, so that the planner opens these months only.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -195,7 +195,7 @@ def _telemetry(settings: Settings) -> list[Check]:
     names = [name for name in os.environ if name.startswith("OTEL_EXPORTER_OTLP")]
     if not names:
         return []
-    if importlib.util.find_spec("opentelemetry.exporter.otlp.proto.http") is None:
+    if not _installed("opentelemetry-exporter-otlp-proto-http"):
         said = "OTEL_EXPORTER_OTLP_* is set, the otel extra is not installed"
         remedy = "pip install 'cuo[otel]'"
         return [Check("telemetry", False, said, remedy, essential=False)]
@@ -209,13 +209,19 @@ def _telemetry(settings: Settings) -> list[Check]:
 
 
 def _service(settings: Settings) -> list[Check]:
-    missing = [
-        name for name in ("fastapi", "uvicorn", "jinja2") if importlib.util.find_spec(name) is None
-    ]
+    missing = [name for name in ("fastapi", "uvicorn", "jinja2") if not _installed(name)]
     if not missing:
         return [Check("service", True, "cyberos-cuo serve can start")]
     said = f"cyberos-cuo serve cannot start: {', '.join(missing)} missing"
     return [Check("service", False, said, "pip install 'cuo[api]'", essential=False)]
+
+
+def _installed(distribution: str) -> bool:
+    try:
+        metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def _unreachable(address: str) -> str | None:

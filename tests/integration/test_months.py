@@ -204,7 +204,10 @@ def test_a_call_touches_the_months_it_needs(aged: Aged, name: str) -> None:
     call, months = CALLS[name]
     found = aged.locks(call(aged))
     log.info("%s: %s", name, found)
-    assert found.log <= months
+    # A day's slack reaches into a neighbouring month on the first and the last day of one.
+    today, day = dt.datetime.now(dt.UTC), dt.timedelta(days=1)
+    edge = (today - day).month != (today + day).month
+    assert found.log <= months + edge
     assert found.audit <= 1
     # An old checkpoint's writes may have come in any month since; nothing else looks that far.
     reads_an_old_one = name in ("get oldest by id", "list one by id", "list before an old one")
