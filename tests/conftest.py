@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -24,6 +24,23 @@ from cuo_checkpoint.local import OWNER_ROLE, LocalServer, provision
 
 ROLES = (OWNER_ROLE, "cyberos_app", "cyberos_archiver", "cyberos_auditor")
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        metavar="N",
+        help="of a sweep's crash points try every Nth and the last three (default: all)",
+    )
+
+
+@pytest.fixture(scope="session")
+def swept(pytestconfig: pytest.Config) -> Callable[[int], list[int]]:
+    """Which of a sweep's points, numbered from 0, this run tries: all, or fewer with --every."""
+    every = pytestconfig.getoption("every")
+    return lambda count: sorted({*range(0, count, every), *range(max(0, count - 3), count)})
 
 
 @dataclass(frozen=True, slots=True)

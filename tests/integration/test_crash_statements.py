@@ -220,6 +220,7 @@ def test_no_death_between_two_messages_leaves_half_a_call(
     shared_place: Any,
     lens_of: Any,
     tmp_path: Path,
+    swept: Callable[[int], list[int]],
 ) -> None:
     """Every message of the call, both ways, in turn."""
 
@@ -234,7 +235,7 @@ def test_no_death_between_two_messages_leaves_half_a_call(
     assert len(steps) >= 10
     seen = {"acknowledged": 0, "whole": 0, "absent": 0}
     # The awaiting driver runs the same statements: a sample of a long call is enough there.
-    points = range(0, len(steps), 4 if colour == "async" and len(steps) > 20 else 1)
+    points = swept(len(steps))[:: 4 if colour == "async" and len(steps) > 20 else 1]
     for at in points:
         told = f"{do} {mode} before {steps[at]} (step {at})"
         struck = scene()

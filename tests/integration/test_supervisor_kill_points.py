@@ -84,7 +84,7 @@ def explain(problems: list[str]) -> None:
     ("query", "path"), [(kit.CASCADE, "cascade_then_auto"), ("send invoice", "ask")]
 )
 def test_a_run_killed_anywhere_is_completed_by_continue(
-    run: Run, lens: Any, tmp_path: Path, query: str, path: str
+    run: Run, lens: Any, tmp_path: Path, query: str, path: str, swept: Callable[[int], list[int]]
 ) -> None:
     """Whatever was stored counts once; the skill runs at most once; one decision is recorded."""
     whole_id = uuid.uuid4()
@@ -93,7 +93,7 @@ def test_a_run_killed_anywhere_is_completed_by_continue(
     assert whole["result"]["path_taken"] == path
     wanted = Counter(lens.events(str(whole_id)))
     problems: list[str] = []
-    for n, name in enumerate(whole["points"], start=1):
+    for n, name in ((i + 1, whole["points"][i]) for i in swept(len(whole["points"]))):
         run_id = uuid.uuid4()
         killed = run("route", run_id, query=query, die_at=n)
         assert killed["signal"] == 9
@@ -128,7 +128,7 @@ def test_a_run_killed_anywhere_is_completed_by_continue(
 @pytest.mark.criterion("101-AC12")
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
 def test_an_answer_killed_anywhere_still_counts_once(
-    run: Run, lens: Any, tmp_path: Path, verdict: str
+    run: Run, lens: Any, tmp_path: Path, verdict: str, swept: Callable[[int], list[int]]
 ) -> None:
     """An approver's process dies: the answer is lost whole (ask again) or kept whole (continue)."""
     ask = {"query": kit.DESTRUCTIVE, "persona": "cmo", "local": True}
@@ -138,7 +138,7 @@ def test_an_answer_killed_anywhere_still_counts_once(
     assert whole["error"] is None
     wanted = Counter(lens.events(str(whole_id)))
     problems: list[str] = []
-    for n, name in enumerate(whole["points"], start=1):
+    for n, name in ((i + 1, whole["points"][i]) for i in swept(len(whole["points"]))):
         run_id = uuid.uuid4()
         run("route", run_id, **ask)
         killed = run(verdict, run_id, local=True, die_at=n)
