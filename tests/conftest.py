@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import socket
+import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -21,6 +23,10 @@ from psycopg.conninfo import conninfo_to_dict
 from cuo_checkpoint import migrate
 from cuo_checkpoint.errors import CheckpointError
 from cuo_checkpoint.local import OWNER_ROLE, LocalServer, provision
+
+sys.path.insert(0, str(Path(__file__).parent / "doubles"))
+
+from forked_commands import imported
 
 ROLES = (OWNER_ROLE, "cyberos_app", "cyberos_archiver", "cyberos_auditor")
 DEBIAN_15 = Path("/usr/lib/postgresql/15/bin")
@@ -202,3 +208,10 @@ def _drop(admin: str, name: str) -> None:
         conn.execute(
             sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(sql.Identifier(name))
         )
+
+
+@pytest.fixture(scope="session")
+def command_server() -> Iterator[socket.socket]:
+    """What commands are forked from, so that a test of many does not import as often."""
+    with imported() as server:
+        yield server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
+import socket
 import sys
 import time
 import uuid
@@ -17,8 +17,11 @@ import psycopg
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ed25519
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+from forked_commands import Shell
+
 ISSUER, AUDIENCE = "https://auth.example", "cuo"
-COMMAND = Path(sys.executable).with_name("cyberos-cuo")
 DESTRUCTIVE = "chuyển khoản 5.000.000 VND cho công ty ACME stk 0123456789"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -27,8 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 class Desk:
     """A server-mode environment: a database, a key, and the command run with a token's bearer."""
 
-    def __init__(self, dsn: str, folder: Path, tenant: str) -> None:
-        self.tenant = tenant
+    def __init__(self, dsn: str, folder: Path, tenant: str, server: socket.socket) -> None:
+        self.tenant, self.server = tenant, server
         self.key = ed25519.Ed25519PrivateKey.generate()
         public = jwt.algorithms.OKPAlgorithm.to_jwk(self.key.public_key(), as_dict=True)
         jwks = folder / "jwks.json"
@@ -62,20 +65,13 @@ class Desk:
     def run(self, *arguments: str, token: str | None) -> tuple[int, Any]:
         """The exit code, and what --json printed."""
         given = {} if token is None else {"CUO_JWT": token}
-        done = subprocess.run(
-            [COMMAND, *arguments, "--json"],
-            env=self.environment | given,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        return done.returncode, json.loads(done.stdout) if done.stdout else done.stderr
+        said = Shell(self.environment | given, self.server)(*arguments, "--json")
+        return said.code, said.json if said.out else said.err
 
 
 @pytest.fixture
-def desk(shared_place: Any, tmp_path: Path, tenant_id: str) -> Desk:
-    return Desk(shared_place.app, tmp_path, tenant_id)
+def desk(shared_place: Any, tmp_path: Path, tenant_id: str, command_server: socket.socket) -> Desk:
+    return Desk(shared_place.app, tmp_path, tenant_id, command_server)
 
 
 def ask(query: str = "send invoice", persona: str = "cfo") -> tuple[str, ...]:
