@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -14,6 +15,7 @@ from cuo_supervisor.cli.common import (
     load_settings,
     place_of,
     printable,
+    remark,
 )
 from cuo_supervisor.cli.exits import DATA
 from cuo_supervisor.cli.progress import progress
@@ -90,6 +92,13 @@ def import_langgraph(
         ) as store,
         progress("copying checkpoints", None) as told,
     ):
+
+        def step(report: ImportReport, name: str) -> None:
+            told(report.checkpoints)
+            if sys.stderr is not None and not sys.stderr.isatty():  # a log gets lines, not a bar
+                done = f"{report.checkpoints} checkpoints so far"
+                remark(f"{report.threads}. {printable(name)}: {done}")
+
         report = run(
             source,
             store,
@@ -97,7 +106,7 @@ def import_langgraph(
             dry_run=dry_run,
             keep_metadata=kept,
             allowed_types=types,
-            progress=lambda report, _thread: told(report.checkpoints),
+            progress=step,
         )
     if as_json:
         emit_json(report.to_json())

@@ -328,7 +328,7 @@ def test_the_command_copies_into_the_local_database(stock: Any, open_tmp_path: P
     report = json.loads(first.stdout)
     assert report["threads"] == 2
     assert {r["thread_id"] for r in report["refused"]} == {"refused"}
-    assert "starting the local database" in first.stderr
+    assert "checkpoints so far" in first.stderr
     text = subprocess.run(
         [*command[:-1], "--thread", "fine"],
         env=env, capture_output=True, text=True, timeout=100, check=False,
