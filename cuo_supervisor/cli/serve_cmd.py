@@ -10,8 +10,8 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, Final
 
 import click
 
@@ -27,6 +27,9 @@ from cuo_supervisor.errors import ConfigError, SupervisorError, UsageError
 __all__ = ["serve"]
 
 _log = logging.getLogger("cuo_supervisor.service")
+
+_LAST_WORDS: Final = 5
+"""Seconds for answers and streams after the runs have had theirs."""
 
 _EPILOG = """\b
 Examples:
@@ -151,9 +154,11 @@ def _serve(host: str, port: int, shutdown_seconds: int) -> int:
             server_header=False,
             proxy_headers=False,  # the peer is the socket's; no rule here depends on another
             timeout_keep_alive=15,
-            timeout_graceful_shutdown=shutdown_seconds,
+            # The service itself ends late runs in time, so that whoever asked still hears of it.
+            timeout_graceful_shutdown=shutdown_seconds + _LAST_WORDS,
         )
-        _server_of(uvicorn, config, _address(listening)).run(sockets=[listening])
+        server = _server_of(uvicorn, config, _address(listening), app.state.service.stop)
+        server.run(sockets=[listening])
     return 0
 
 
@@ -193,7 +198,7 @@ def _exporting(metrics: Any) -> Any:
     return lambda: telemetry_sdk.shut_down([tracing, metering], seconds=FLUSH_SECONDS)
 
 
-def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
+def _server_of(uvicorn: Any, config: Any, address: str, stop: Callable[[], None]) -> Any:
     from cuo_checkpoint.logs import event
     from cuo_supervisor import gateway_provider
 
@@ -207,6 +212,10 @@ def _server_of(uvicorn: Any, config: Any, address: str) -> Any:
                 # The model client's own models warn about their annotations while they load.
                 warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.")
                 gateway_provider.start_warm_up()
+
+        async def shutdown(self, sockets: Any = None) -> None:
+            stop()
+            await super().shutdown(sockets)
 
         @contextlib.contextmanager
         def capture_signals(self) -> Iterator[None]:

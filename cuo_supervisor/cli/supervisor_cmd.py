@@ -50,7 +50,8 @@ Examples:
 
 _CONTINUE_EPILOG: Final = """\b
 Examples:
-  cyberos-cuo runs list --state open
+  cyberos-cuo runs list --state open                     # its process went away
+  cyberos-cuo runs list --outcome run_failed             # or was stopped amid the run
   cyberos-cuo supervisor continue 01M8PZMV75EB6AHSM2Y2NT99T7
 """
 

@@ -8,7 +8,7 @@
 413, 414, 415, 421              too much, too long, not JSON, another host
 422 persona_unknown, invalid_data, validation_failed
 500 audit_failed, internal_error
-503 store_unreachable, keys_unavailable, overloaded
+503 store_unreachable, keys_unavailable, overloaded, stopping
 504 timeout
 """
 
@@ -71,6 +71,7 @@ _TITLES: Final = {
     "persona_version_mismatch": "The token names another version of the persona",
     "run_unknown": "No such run",
     "state_version_unsupported": "The run was written by another version",
+    "stopping": "The service is stopping",
     "store_unreachable": "The log cannot be reached",
     "timeout": "The request took too long",
     "validation_failed": "The request does not have the documented form",

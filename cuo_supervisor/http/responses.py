@@ -32,6 +32,6 @@ PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     421: problem("Local mode answers under loopback names only."),
     422: problem("The request does not have the documented form, or cannot be used."),
     500: problem("A step could not be recorded (audit_failed), or a fault of the service."),
-    503: problem("The log cannot be reached, or too many requests at once."),
+    503: problem("The log cannot be reached, too many requests at once, or the service stops."),
     504: problem("The request took too long."),
 }

@@ -58,12 +58,7 @@ async def route(
     try:
         decision = await service.run(work)
     except TimeoutError:
-        raise Problem(
-            504,
-            "timeout",
-            "the request takes longer than this service waits; its run goes on and is in the log",
-            trace_id=trace.trace_id,
-        ) from None
+        raise _too_slow(trace_id=trace.trace_id) from None
     return _decision(decision)
 
 
@@ -96,10 +91,18 @@ async def answer_run(
         return await service.run(
             service.supervisor.resume(run, Answer(approve, reason), identity=caller)
         )
+    except TimeoutError:
+        raise _too_slow() from None
     except StateVersionUnsupported:
         raise
     except DataError as error:
         raise Problem(409, error.error, str(error)) from error
+
+
+def _too_slow(**members: Any) -> Problem:
+    """The run itself goes on: whoever asked finds it in the log."""
+    said = "the request takes longer than this service waits; its run goes on and is in the log"
+    return Problem(504, "timeout", said, **members)
 
 
 def _decision(decision: RoutingDecision) -> Response:

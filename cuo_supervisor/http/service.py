@@ -75,6 +75,8 @@ class Service:
         self._waiting = 0
         self._streams = 0
         self._runs: set[asyncio.Task[Any]] = set()
+        self._ends: float | None = None
+        self._stopped = False
         self._verifier = (
             None
             if self.local
@@ -191,29 +193,57 @@ class Service:
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Carries a run to its end, whether or not the caller stays to hear of it.
 
-        Raises TimeoutError when it takes longer than a request may; the run goes on.
+        Raises TimeoutError when it takes longer than a request may; the run goes on. Raises
+        Problem 503 when the process ends first: the run stands in the log up to its last step.
         """
+        if self._stopped:
+            work.close()
+            raise _stopping("the service is stopping; nothing was begun")
         task = asyncio.get_running_loop().create_task(work)
         self._runs.add(task)
         task.add_done_callback(self._ran)
-        async with asyncio.timeout(self.options.route_seconds):
-            return await asyncio.shield(task)
+        try:
+            async with asyncio.timeout(self.options.route_seconds):
+                return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            asking = asyncio.current_task()
+            if not task.cancelled() or (asking is not None and asking.cancelling()):
+                raise
+            raise _stopping(
+                "the service stopped before the run had ended; it stands in the log up to its last"
+                " step, and cyberos-cuo supervisor continue goes on with it"
+            ) from None
 
     def _ran(self, task: asyncio.Task[Any]) -> None:
         self._runs.discard(task)
         if not task.cancelled():
             task.exception()
 
-    async def aclose(self) -> None:
-        """Lets runs in flight end, cancels those that do not, closes what was opened.
+    def stop(self) -> None:
+        """From now on runs in flight have `shutdown_seconds` to end; called in the event loop."""
+        if self._ends is None:
+            loop = asyncio.get_running_loop()
+            self._ends = loop.time() + self.options.shutdown_seconds
+            loop.call_at(self._ends, self._cancel_late)
 
-        A cancelled run stands in the log up to its last step and can be continued.
+    def _cancel_late(self) -> None:
+        self._stopped = True
+        for task in self._runs:
+            task.cancel()
+
+    async def aclose(self) -> None:
+        """Lets runs in flight end, cancels those that do not in time, closes what was opened.
+
+        The time counts from `stop`, if that was called. A cancelled run stands in the log up to
+        its last step and can be continued.
         """
-        if self._runs:
-            _, late = await asyncio.wait(self._runs, timeout=self.options.shutdown_seconds)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        self.stop()
+        if self._runs and self._ends is not None:
+            left = self._ends - asyncio.get_running_loop().time()
+            await asyncio.wait(self._runs, timeout=max(0.0, left))
+        late = list(self._runs)
+        self._cancel_late()
+        await asyncio.gather(*late, return_exceptions=True)
         await self.supervisor.aclose_loop()
         for pool in (self._threads, self._stream_threads, self._key_threads):
             pool.shutdown(wait=False, cancel_futures=True)
@@ -234,3 +264,7 @@ def _overloaded(what: str) -> Problem:
     return Problem(
         503, "overloaded", f"too many {what} at once; try again", headers={"Retry-After": "1"}
     )
+
+
+def _stopping(detail: str) -> Problem:
+    return Problem(503, "stopping", detail, headers={"Retry-After": "5"})

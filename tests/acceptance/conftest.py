@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import socket
 import sys
@@ -19,6 +18,7 @@ from cuo_supervisor.identity import LOCAL_IDENTITY
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 from forked_commands import Shell
+from skill_catalog import catalog_running
 
 
 @pytest.fixture(scope="session")
@@ -60,19 +60,4 @@ def reader(data_dir: Path) -> Iterator[RunReader]:
 def catalog(tmp_path: Path) -> Callable[[str], Path]:
     """A copy of the catalogue in which checking a tax code runs a program of the test's own."""
 
-    def make(program: str) -> Path:
-        import cuo_supervisor
-
-        folder = tmp_path / "catalog"
-        shutil.copytree(Path(cuo_supervisor.__file__).with_name("catalog"), folder)
-        manifest = folder / "vietnam-mst-validate.toml"
-        lines = [
-            f"argv = {json.dumps(['{python}', '-I', '-c', program])}"
-            if line.startswith("argv")
-            else line
-            for line in manifest.read_text("utf-8").splitlines()
-        ]
-        manifest.write_text("\n".join(lines) + "\n", "utf-8")
-        return folder
-
-    return make
+    return lambda program: catalog_running(tmp_path / "catalog", program)

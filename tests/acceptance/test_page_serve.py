@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +19,10 @@ from typing import Any
 import httpx
 import pytest
 
-CUO = [sys.executable, "-c", "from cuo_supervisor.cli.main import main; main()"]
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+from served import CUO, Served
+
 CHROMIUM = next(
     (
         found
@@ -30,52 +32,6 @@ CHROMIUM = next(
     None,
 )
 HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \u202e validate MST 0301479073"
-
-
-class Served:
-    """The running process and its address."""
-
-    def __init__(self, data_dir: Path) -> None:
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "HOME": os.environ.get("HOME", "/"),
-            "LANG": "C.UTF-8",
-            "CUO_DATA_DIR": str(data_dir),
-        }
-        self.process = subprocess.Popen(
-            [*CUO, "serve", "--port", "0"], env=self.env, stderr=subprocess.PIPE, text=True
-        )
-        assert self.process.stderr is not None
-        self.said: list[str] = []
-        for line in self.process.stderr:
-            self.said.append(line)
-            said = json.loads(line)  # every line is one event
-            if said["event"] == "service.listening":
-                self.url = said["address"]
-                break
-        else:
-            pytest.fail(f"serve ended: {self.said}")
-        self._rest = threading.Thread(target=self.said.extend, args=[self.process.stderr])
-        self._rest.start()
-
-    def stop(self, how: int = signal.SIGTERM) -> int:
-        """Asks it to end; its exit code."""
-        self.process.send_signal(how)
-        code = self.process.wait(60)
-        self._rest.join(10)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        return code
-
-    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*CUO, *arguments],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ class Api:
     url: str
 
     def client(self, token: str | None = None, **options: Any) -> httpx.Client:
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        headers = {**options.pop("headers", {})}
+        headers |= {} if token is None else {"Authorization": f"Bearer {token}"}
         return httpx.Client(base_url=self.url, headers=headers, timeout=60, **options)
 
 
@@ -118,8 +119,9 @@ def serve_on(settings_for: Callable[[str], Settings]) -> Iterator[Callable[..., 
     """Starts further services, on other databases or with other options."""
     with contextlib.ExitStack() as stack:
 
-        def start(dsn: str, **options: Any) -> Api:
-            app = create_app(settings_for(dsn), Place(dsn, "public"), options=Options(**options))
+        def start(dsn: str, *, catalog: Path | None = None, **options: Any) -> Api:
+            settings = settings_for(dsn).model_copy(update={"catalog": catalog})
+            app = create_app(settings, Place(dsn, "public"), options=Options(**options))
             return stack.enter_context(serving(app))
 
         yield start

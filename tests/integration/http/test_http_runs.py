@@ -15,6 +15,8 @@ import pytest
 from cuo_checkpoint import CheckpointWriter
 from cuo_checkpoint.ids import ulid_of
 
+PAGES = {"Accept": "application/json"}
+
 
 def long_run(store: Any, rows: int = 25, **state: Any) -> uuid.UUID:
     """A run of that many rows."""
@@ -152,6 +154,41 @@ def test_the_etag_changes_only_when_the_run_grew(client: httpx.Client, store: An
     grown = client.get(url, headers={"If-None-Match": first.headers["etag"]})
     assert grown.status_code == 200
     assert len(grown.json()["checkpoints"]) == 4
+
+
+def test_a_stream_answers_304_until_the_run_has_grown(
+    serve_on: Callable[..., Any], shared_place: Any, store: Any, tenant_id: str, token: Any
+) -> None:
+    """No row and no stream's place is spent on what the caller has; its tag is not a page's."""
+    run_id = long_run(store, 60)
+    url, ndjson = f"/v1/cuo/runs/{run_id}/checkpoints", {"Accept": "application/x-ndjson"}
+    api = serve_on(shared_place.app, streams=1)
+    with api.client(token(tenant_id), headers=ndjson) as client:
+        first = client.get(url)
+        tag = first.headers["etag"]
+        assert first.text.count("\n") == 60
+        for given in (tag, f"W/{tag}", f'"x", {tag}', "*"):
+            same = client.get(url, headers={"If-None-Match": given})
+            assert (same.status_code, same.content) == (304, b"")
+            assert same.headers["etag"] == tag
+            assert "Accept" in same.headers["vary"]
+        rest = client.get(
+            url,
+            params={"after": client.get(url, headers=PAGES, params={"limit": 50}).json()["next"]},
+        )
+        others = [
+            client.get(url, headers=PAGES).headers["etag"],
+            client.get(url, params={"kind": "node_entered"}).headers["etag"],
+            rest.headers["etag"],
+        ]
+        assert len({tag, *others}) == 4
+        for other in others:
+            assert client.get(url, headers={"If-None-Match": other}).status_code == 200
+        CheckpointWriter(store).write(run_id, "node_entered", {}, node_name="late")
+        grown = client.get(url, headers={"If-None-Match": tag})
+        assert grown.status_code == 200
+        assert grown.text.count("\n") == 61
+        assert grown.headers["etag"] != tag
 
 
 @pytest.mark.criterion("102-AC8")

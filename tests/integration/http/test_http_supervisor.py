@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import psycopg
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "doubles"))
+from skill_catalog import catalog_running
 
 from cuo_supervisor.core.personas import get_persona
 
@@ -244,6 +249,59 @@ def test_an_audit_row_that_cannot_be_written(
         answer = client.post("/v1/cuo/supervisor/route", json=MST)
         assert (answer.status_code, answer.json()["error"]) == (500, "audit_failed")
         assert client.get("/v1/cuo/runs").json()["runs"] == []
+
+
+def test_a_run_that_takes_too_long_goes_on(
+    serve_on: Callable[..., Any], shared_place: Any, tenant_id: str, token: Any, tmp_path: Path
+) -> None:
+    """504 as a problem that names the trace; the run still ends, once, and holds."""
+    folder = catalog_running(tmp_path / "slow", "import time; time.sleep(2); print('{}')")
+    trace = "4bf92f3577b34da6a3ce929d0e0e4736"
+    api = serve_on(shared_place.app, catalog=folder, route_seconds=0.8)
+    with api.client(token(tenant_id)) as client:
+        answer = client.post(
+            "/v1/cuo/supervisor/route",
+            json=MST,
+            headers={"traceparent": f"00-{trace}-00f067aa0ba902b7-01"},
+        )
+        assert answer.status_code == 504
+        assert answer.headers["content-type"] == "application/problem+json"
+        said = answer.json()
+        assert (said["error"], said["trace_id"]) == ("timeout", trace)
+        until = time.monotonic() + 30
+        while (run := client.get("/v1/cuo/runs").json()["runs"][0])["state"] != "closed":
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert run["trace_id"] == trace
+        assert run["outcome"] == "run_completed"
+        assert run["decision"]["routed"] is True
+        rows = client.get(f"/v1/cuo/runs/{run['ulid']}/checkpoints").json()["checkpoints"]
+        assert rows[-1]["state_json"]["invocation_result"]["exit_code"] == 0
+        assert client.get(f"/v1/cuo/runs/{run['ulid']}/verify").json()["ok"] is True
+
+
+def test_an_answer_whose_run_takes_too_long_counts(
+    serve_on: Callable[..., Any],
+    shared_place: Any,
+    coo: httpx.Client,
+    approver: httpx.Client,
+    tenant_id: str,
+    token: Any,
+) -> None:
+    """504 and the approval stands: the run ends as approved, and a second answer is refused."""
+    run = coo.post("/v1/cuo/supervisor/route", json=TRANSFER).json()["request_id"]
+    api = serve_on(shared_place.app, route_seconds=0.001)
+    body = {"answer": "approve", "reason": "checked"}
+    with api.client(token(tenant_id, "boss", roles=["cuo-approver"])) as hurried:
+        answer = hurried.post(f"/v1/cuo/runs/{run}/resume", json=body)
+    assert (answer.status_code, answer.json()["error"]) == (504, "timeout")
+    assert "goes on" in answer.json()["detail"]
+    until = time.monotonic() + 30
+    while (found := approver.get("/v1/cuo/runs").json()["runs"][0])["state"] != "closed":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert found["decision"]["routed"] is True
+    assert approver.post(f"/v1/cuo/runs/{run}/resume", json=body).status_code == 409
 
 
 def test_a_log_that_cannot_be_reached(
