@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from cuo_supervisor.sandbox import FIXED_PATH, bubblewrap_command
+
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 ANALYZE = shutil.which("systemd-analyze")
 
-pytestmark = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze on this machine")
+BWRAP = shutil.which("bwrap")
+IN_THE_WAY = (
+    "ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProcSubset", "ProtectHostname",
+    "RestrictNamespaces", "PrivateUsers",
+)  # fmt: skip
+
+analyzed = pytest.mark.skipif(ANALYZE is None, reason="no systemd-analyze on this machine")
 
 
 @pytest.fixture
@@ -24,6 +35,7 @@ def units(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@analyzed
 def test_systemd_finds_no_fault(units: Path) -> None:
     """No unknown directive, no bad value, no missing partner."""
     names = sorted(units.iterdir())
@@ -34,6 +46,7 @@ def test_systemd_finds_no_fault(units: Path) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
+@analyzed
 @pytest.mark.parametrize(("unit", "most"), [("cyberos-cuo", 3.5), ("cuo-archive", 3.0)])
 def test_a_unit_exposes_little(units: Path, unit: str, most: float) -> None:
     """By systemd's own measure, of 10."""
@@ -44,3 +57,48 @@ def test_a_unit_exposes_little(units: Path, unit: str, most: float) -> None:
     found = re.search(r"exposure level for \S+: ([0-9.]+)", done.stdout)
     assert found is not None, done.stderr
     assert float(found[1]) <= most
+
+
+def test_the_service_leaves_its_skills_their_sandbox() -> None:
+    """Nothing in the unit keeps bubblewrap from its namespaces, its /proc or its loopback."""
+    unit = (SCRIPTS / "cyberos-cuo.service").read_text("utf-8")
+    given = dict(re.findall(r"(?m)^(\w+)=(.*)$", unit))
+    assert not set(IN_THE_WAY) & set(given)
+    assert "AF_NETLINK" in given["RestrictAddressFamilies"].split()
+    refused = given["SystemCallFilter"].split()
+    assert refused[0].startswith("~")
+    assert not {"@mount", "@privileged", "@process"} & {word.lstrip("~") for word in refused}
+
+
+@pytest.mark.skipif(BWRAP is None or os.geteuid() != 0, reason="needs bubblewrap and root")
+@pytest.mark.parametrize(
+    ("before", "works"),
+    [
+        ("mount --bind /sys /sys && mount -o remount,bind,ro /sys", True),  # ReadOnlyPaths=/sys
+        ("mount --bind /proc/sys /proc/sys", False),  # ProtectKernelTunables=yes
+        ("mount --bind /dev/null /proc/kmsg", False),  # ProtectKernelLogs=yes
+    ],
+)
+def test_why_proc_stays_as_it_is(before: str, works: bool) -> None:
+    """What systemd mounts for a directive, and whether an account without rights can sandbox then."""
+    outbox = Path(tempfile.mkdtemp(prefix="cuo-outbox-"))
+    outbox.chmod(0o777)
+    sandboxed = bubblewrap_command(
+        str(BWRAP), ["/bin/true"], env={"PATH": FIXED_PATH}, outbox=outbox,
+        skillset=SCRIPTS, python="/usr/bin/python3",
+    )  # fmt: skip
+    account = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]
+    script = f"mount --make-rprivate / && {before} && exec {shlex.join([*account, *sandboxed])}"
+    plain = subprocess.run([*account, *sandboxed], capture_output=True, timeout=60, check=False)
+    if plain.returncode:
+        pytest.skip("this machine's kernel refuses the sandbox anyway")
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    outbox.rmdir()
+    if "permission denied" in done.stderr and "mount:" in done.stderr:
+        pytest.skip("mounts are refused here")
+    assert (done.returncode == 0) is works, done.stderr
+    if not works:
+        assert "mount proc" in done.stderr
