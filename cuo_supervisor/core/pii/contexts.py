@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Iterator
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from .kinds import Kind
@@ -48,11 +48,18 @@ _PHRASES: Final[dict[Kind, tuple[str, ...]]] = {
 
 _KIND_OF: Final = {phrase: kind for kind, phrases in _PHRASES.items() for phrase in phrases}
 
+
+def _by_first_letter() -> str:
+    """The phrases, longest first. Grouped, so that a word is compared with its own letter's only."""
+    groups: dict[str, list[str]] = {}
+    for phrase in sorted(_KIND_OF, key=len, reverse=True):
+        groups.setdefault(phrase[0], []).append(re.escape(phrase[1:]))
+    return "|".join(f"{first}(?:{'|'.join(rest)})" for first, rest in groups.items())
+
+
 _WORD: Final = re.compile(
     # Not inside our own replacements, or a second scan would see more than the first.
-    r"(?<![a-z0-9_])(?<!redacted-)(?:"
-    + "|".join(re.escape(phrase) for phrase in sorted(_KIND_OF, key=len, reverse=True))
-    + r")(?![a-z_])"
+    rf"(?<![a-z0-9_])(?<!redacted-)(?:{_by_first_letter()})(?![a-z_])"
 )
 """The right edge lets digits follow at once: "sdt0912345678" is common in chat."""
 
@@ -62,6 +69,8 @@ _REACH_BEFORE: Final = 36
 _REACH_AFTER: Final = 12
 """The same for a word after its number ("0912345678 (sdt)")."""
 
+_REPLACED: Final = "[redacted-"
+_DISTANCE: Final = itemgetter(0)
 _LIST: Final = re.compile(r"[\s,;/&+|()-]*(?:va|and|hoac|or)?[\s,;/&+|()-]*")
 
 
@@ -79,6 +88,7 @@ class Contexts:
         self._words = [Word(m.start(), m.end(), _KIND_OF[m[0]]) for m in _WORD.finditer(lower)]
         self._ends = [word.end for word in self._words]
         self._kinds = {word.kind for word in self._words}
+        self._has_replacements = _REPLACED in lower
 
     def __bool__(self) -> bool:
         return bool(self._words)
@@ -87,35 +97,39 @@ class Contexts:
         """Whether any word of this kind stands anywhere in the text."""
         return kind in self._kinds
 
-    def near(self, start: int, end: int, previous_end: int) -> Iterator[Kind]:
+    def near(self, start: int, end: int, previous_end: int) -> list[Kind]:
         """Kinds of the words that reach [start, end), nearest first, a preceding one before a tie.
 
         A preceding word reaches over an earlier number (which ends at `previous_end`) only along
         a list: "STK 123456789, 987654321".
         """
         if not self._words:
-            return
+            return []
         found: list[tuple[int, Kind]] = []
         at = bisect_left(self._ends, start + 1)
-        for word in reversed(self._words[max(0, at - 4) : at]):
-            distance = start - word.end
+        # The nearest four before, nearest first, and two after.
+        for number in range(at - 1, max(-1, at - 5), -1):
+            _, word_end, kind = self._words[number]
+            distance = start - word_end
             if distance > _REACH_BEFORE:
                 break
-            barrier = max(previous_end, self._replaced(word.end, start))
-            if barrier <= word.end or _LIST.fullmatch(self._lower, barrier, start):
-                found.append((distance, word.kind))
-        for word in self._words[at : at + 2]:
-            distance = word.start - end
+            barrier = previous_end
+            if self._has_replacements:
+                barrier = max(barrier, self._replaced(word_end, start))
+            if barrier <= word_end or _LIST.fullmatch(self._lower, barrier, start):
+                found.append((distance, kind))
+        for word_start, _, kind in self._words[at : at + 2]:
+            distance = word_start - end
             if 0 <= distance <= _REACH_AFTER:
                 # A word after a number more often belongs to the next one.
-                found.append((distance + _REACH_AFTER, word.kind))
-        found.sort(key=lambda pair: pair[0])
-        for _, kind in found:
-            yield kind
+                found.append((distance + _REACH_AFTER, kind))
+        if len(found) > 1:
+            found.sort(key=_DISTANCE)
+        return [kind for _, kind in found]
 
     def _replaced(self, start: int, end: int) -> int:
         """End of the last replacement in the range: it stands for a number; 0 if there is none."""
-        at = self._lower.rfind("[redacted-", start, end)
+        at = self._lower.rfind(_REPLACED, start, end)
         return 0 if at < 0 else self._lower.find("]", at, end) + 1
 
     def ends_at(self, position: int) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 from .checks import (
@@ -29,7 +30,7 @@ from .contexts import Contexts
 from .folding import Folded
 from .kinds import Kind, Span
 
-__all__ = ["find_numbers"]
+__all__ = ["digit_runs", "find_numbers"]
 
 _RUN: Final = re.compile(r"\d+")
 _JOIN: Final = frozenset(
@@ -53,7 +54,15 @@ _LOOSE: Final = {
 }
 """Digits a number may have to be redacted because of a context word alone."""
 
+_LOOSE_AT: Final = tuple(
+    tuple(kind for kind, counts in _LOOSE.items() if count in counts)
+    for count in range(_MAX_DIGITS + 1)
+)
+_CHECKED: Final = (Kind.PHONE, Kind.CARD, Kind.CCCD, Kind.MST)
+"""Kinds with a check of their own, the more certain first."""
+
 _CURRENCY: Final = re.compile(r" ?(?:vnd|vnđ|usd|eur|dong\b|d\b|\$|€|₫|trieu|nghin|ty\b|k\b|%)")
+_NANP_GROUPS: Final = frozenset({(3, 3, 4), (1, 3, 3, 4)})
 _CARD_GROUPS: Final = frozenset({(4, 4, 4, 4), (4, 6, 5), (4, 6, 4), (4, 4, 4, 4, 3)})
 _CCCD_GROUPS: Final = frozenset({(12,), (3, 3, 3, 3), (4, 4, 4), (3, 3, 6), (6, 6)})
 
@@ -67,10 +76,14 @@ class _Number(NamedTuple):
     plus: bool
 
 
-def find_numbers(folded: Folded, contexts: Contexts) -> Iterator[Span]:
+def digit_runs(folded: Folded) -> list[tuple[int, int]]:
+    """Where digits stand together (folded offsets)."""
+    return [match.span() for match in _RUN.finditer(folded.text)]
+
+
+def find_numbers(folded: Folded, contexts: Contexts, runs: list[tuple[int, int]]) -> Iterator[Span]:
     """Spans (in folded offsets) of numbers that are personal. They do not overlap."""
     text, lower = folded.text, folded.lower
-    runs = [(m.start(), m.end()) for m in _RUN.finditer(text)]
     lookups = [_MAX_LOOKUPS]
     previous_end = at = 0
     while at < len(runs):
@@ -81,43 +94,43 @@ def find_numbers(folded: Folded, contexts: Contexts) -> Iterator[Span]:
                 yield Span(number.start, number.end, kind)
                 taken = count
                 break
-        last = runs[at + taken - 1]
-        if taken > 1 or last[1] - last[0] >= 4:
-            previous_end = last[1]
+        began, ended = runs[at + taken - 1]
+        if taken > 1 or ended - began >= 4:
+            previous_end = ended
         at += taken
 
 
-def _joined(text: str, runs: list[tuple[int, int]], at: int) -> list[tuple[_Number, int]]:
+def _joined(text: str, runs: list[tuple[int, int]], at: int) -> Iterator[tuple[_Number, int]]:
     """The numbers that may begin with run `at`, longest first, and how many runs each takes."""
     start, end = runs[at]
     total = end - start
     if total > _MAX_DIGITS:
-        return []
-    digits = text[start:end]
-    groups: tuple[int, ...] = (total,)
-    separators: tuple[str, ...] = ()
-    found: list[tuple[_Number, int]] = []
-    lead = plus = None
-    for count in range(1, min(_MAX_RUNS, len(runs) - at) + 1):
-        if count > 1:
-            next_start, next_end = runs[at + count - 1]
-            total += next_end - next_start
-            # The slice is only taken when it is short: between two runs may lie a whole page.
-            if next_start - end > 3 or total > _MAX_DIGITS:
-                break
-            separator = text[end:next_start]
-            if separator not in _JOIN:
-                break
-            end = next_end
-            digits += text[next_start:end]
-            groups += (end - next_start,)
-            separators += (separator,)
-        if total >= _MIN_DIGITS:
-            if lead is None or plus is None:
-                lead, plus = _lead(text, start)
-            found.append((_Number(lead, end, digits, groups, separators, plus), count))
-    found.reverse()
-    return found
+        return
+    ends = [end]
+    for next_start, next_end in runs[at + 1 : at + _MAX_RUNS]:
+        # The slice is only taken when it is short: between two runs may lie a whole page.
+        if next_start - end > 3 or text[end:next_start] not in _JOIN:
+            break
+        more = total + next_end - next_start
+        if more > _MAX_DIGITS:
+            break
+        total, end = more, next_end
+        ends.append(end)
+    if total < _MIN_DIGITS:
+        return
+    lead, plus = _lead(text, start)
+    # The longest is taken more often than not, so the shorter ones are made when asked for.
+    for count in range(len(ends), 1, -1):
+        taken = runs[at : at + count]
+        groups = tuple([last - first for first, last in taken])
+        if sum(groups) < _MIN_DIGITS:
+            return
+        digits = "".join([text[first:last] for first, last in taken])
+        between = tuple([text[one[1] : other[0]] for one, other in pairwise(taken)])
+        yield _Number(lead, ends[count - 1], digits, groups, between, plus), count
+    alone = ends[0] - start
+    if alone >= _MIN_DIGITS:
+        yield _Number(lead, ends[0], text[start : ends[0]], (alone,), (), plus), 1
 
 
 def _lead(text: str, start: int) -> tuple[int, bool]:
@@ -141,64 +154,71 @@ def _classify(
     previous_end: int,
     lookups: list[int],
 ) -> Kind | None:
-    if len(number.digits) < _MIN_BARE and not number.plus and not contexts:
+    count, plus = len(number.digits), number.plus
+    if count < _MIN_BARE and not plus and not contexts:
         return None
-    if _is_part_of_word(number, text, contexts):
+    if _is_part_of_word(number.start, number.end, text, contexts):
         return None
-    money = _is_money(number, lower)
-    checked = _checked(number, lookups)
+    international = plus and _is_phone_with_plus(number.digits, lookups)
+    near = contexts.near(number.start, number.end, previous_end)
+    if count < _MIN_BARE and not plus and not near:
+        return None  # too short for any check of its own
     loose: Kind | None = None
-    for kind in contexts.near(number.start, number.end, previous_end):
+    for kind in near:
         named = _by_length(kind, number)
-        if named in checked:
+        if _passes(named, number, international):
             return named
-        if loose is None and len(number.digits) in _LOOSE.get(named, ()) and not money:
+        if loose is None and named in _LOOSE_AT[count]:
             loose = named
+    if _is_money(number, lower):
+        return None
     if loose is not None:
         return loose
-    if money or _touches(number, text):
+    if _touches(number, text):
         return None
-    return next((kind for kind in checked if _is_well_grouped(kind, number)), None)
+    for kind in _CHECKED:
+        if _passes(kind, number, international) and _is_well_grouped(kind, number):
+            return kind
+    return None
 
 
-def _checked(number: _Number, lookups: list[int]) -> list[Kind]:
-    """Kinds whose own check the digits pass, the more certain first."""
+def _is_phone_with_plus(digits: str, lookups: list[int]) -> bool:
+    if not 7 <= len(digits) <= 15:
+        return False
+    if is_vn_phone(digits):
+        return True
+    lookups[0] -= 1
+    return lookups[0] < 0 or is_international_phone(digits)
+
+
+def _passes(kind: Kind, number: _Number, international: bool) -> bool:
+    """Whether the digits pass the kind's own check; never for kinds that have none."""
     digits = number.digits
-    out: list[Kind] = []
-    if number.plus and 7 <= len(digits) <= 15:
-        if is_vn_phone(digits):
-            out.append(Kind.PHONE)
-        else:
-            lookups[0] -= 1
-            if lookups[0] < 0 or is_international_phone(digits):
-                out.append(Kind.PHONE)
-    elif is_vn_phone(digits) or (
-        number.groups in {(3, 3, 4), (1, 3, 3, 4)} and is_nanp_phone(digits)
-    ):
-        out.append(Kind.PHONE)
-    if is_card(digits):
-        out.append(Kind.CARD)
-    if is_cccd(digits):
-        out.append(Kind.CCCD)
-    if is_mst(digits):
-        out.append(Kind.MST)
-    return out
+    if kind is Kind.PHONE:
+        if number.plus and 7 <= len(digits) <= 15:
+            return international
+        return is_vn_phone(digits) or (number.groups in _NANP_GROUPS and is_nanp_phone(digits))
+    if kind is Kind.CARD:
+        return is_card(digits)
+    if kind is Kind.CCCD:
+        return is_cccd(digits)
+    return kind is Kind.MST and is_mst(digits)
 
 
 def _by_length(kind: Kind, number: _Number) -> Kind:
     """Identity numbers have 9 digits (CMND) or 12 (CCCD), whatever word people use for them."""
-    if kind in {Kind.CCCD, Kind.CMND}:
+    if kind is Kind.CCCD or kind is Kind.CMND:
         return Kind.CCCD if len(number.digits) >= 11 else Kind.CMND
     return kind
 
 
-def _is_part_of_word(number: _Number, text: str, contexts: Contexts) -> bool:
+def _is_part_of_word(start: int, end: int, text: str, contexts: Contexts) -> bool:
     """Letters directly before or after: an identifier, unless the letters are a context word."""
-    before = text[number.start - 1] if number.start else " "
-    after = text[number.end] if number.end < len(text) else " "
-    if (before.isalnum() or before == "_") and not contexts.ends_at(number.start):
+    before = text[start - 1] if start else " "
+    after = text[end] if end < len(text) else " "
+    if (before.isalnum() or before == "_") and not contexts.ends_at(start):
         return True
-    if before == "." and number.start > 1 and text[number.start - 2].isdigit():
+    if before == "." and start > 1 and text[start - 2].isdigit():
         return True  # the rest of a decimal, an amount or a version whose beginning was refused
     return after.isalnum() or after == "_"
 

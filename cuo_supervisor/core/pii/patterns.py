@@ -76,8 +76,11 @@ _IBAN: Final = re.compile(r"(?<!\w)[A-Za-z]{2}\d{2}[A-Za-z0-9 -]{11,44}")
 _PASSPORT: Final = re.compile(r"(?<!\w)[a-z]{1,2} ?\d{6,8}(?!\w)")
 
 
-def find_shapes(folded: Folded, contexts: Contexts) -> Iterator[Span]:
-    """Spans (in folded offsets) of every non-numeric shape. They may overlap."""
+def find_shapes(folded: Folded, contexts: Contexts, *, digits: bool) -> Iterator[Span]:
+    """Spans (in folded offsets) of every non-numeric shape. They may overlap.
+
+    `digits` says whether the text holds any: addresses of machines, IBANs and passports all do.
+    """
     text = folded.text
     # Substring tests cost microseconds; most texts have none of these marks.
     if "@" in text:
@@ -87,12 +90,14 @@ def find_shapes(folded: Folded, contexts: Contexts) -> Iterator[Span]:
             yield Span(match.start("user"), match.end("user"), Kind.URL_PASSWORD)
     if "eyJ" in text:
         yield from _whole(_JWT, text, Kind.JWT)
-    if any(hint in text for hint in _SECRET_HINTS):
+    if any(map(text.__contains__, _SECRET_HINTS)):
         yield from _whole(_SECRET, text, Kind.SECRET)
     if "PRIVATE KEY" in text:
         yield from _key_blocks(text)
-    if any(hint in folded.lower for hint in _NAMED_HINTS):
+    if any(map(folded.lower.__contains__, _NAMED_HINTS)):
         yield from _named_secrets(folded.lower)
+    if not digits:
+        return
     if text.count(":") >= 2:
         yield from _ipv6(text)
     if text.count(".") >= 3:

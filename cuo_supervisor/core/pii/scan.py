@@ -8,7 +8,7 @@ from typing import Any, Final
 from .contexts import Contexts
 from .folding import fold
 from .kinds import PRIORITY, SCAN_FAILED, Kind, Span, replacement
-from .numbers import find_numbers
+from .numbers import digit_runs, find_numbers
 from .patterns import find_shapes
 
 __all__ = ["MAX_DEPTH", "MAX_SCAN_CHARS", "find", "scrub", "scrub_value"]
@@ -31,8 +31,15 @@ def find(text: str) -> list[Span]:
     the name of the kind that ranks first in `PRIORITY`.
     """
     folded = fold(text)
-    contexts = Contexts(folded.lower)
-    spans = sorted([*find_shapes(folded, contexts), *find_numbers(folded, contexts)])
+    runs = digit_runs(folded)
+    # Words only say what numbers are; without a digit nobody asks for them.
+    contexts = Contexts(folded.lower if runs else "")
+    spans = sorted(
+        [
+            *find_shapes(folded, contexts, digits=bool(runs)),
+            *find_numbers(folded, contexts, runs),
+        ]
+    )
     merged: list[Span] = []
     for span in spans:
         if merged and span.start < merged[-1].end:
@@ -43,6 +50,8 @@ def find(text: str) -> list[Span]:
             merged[-1] = Span(last.start, max(last.end, span.end), kind)
         else:
             merged.append(span)
+    if folded.origin is None:
+        return merged
     return [Span(*folded.span(span.start, span.end), span.kind) for span in merged]
 
 
@@ -120,7 +129,7 @@ def _replace(text: str, spans: list[Span]) -> str:
     pieces: list[str] = []
     position = 0
     for start, end, kind in spans:
-        pieces += (text[position:start], replacement(Kind(kind)))
+        pieces += (text[position:start], replacement(kind))
         position = end
     pieces.append(text[position:])
     return "".join(pieces)
