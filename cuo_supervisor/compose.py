@@ -19,6 +19,7 @@ from cuo_checkpoint import errors as store_errors
 from cuo_checkpoint.saver import PostgresCheckpointer
 from cuo_supervisor import catalog_threads
 from cuo_supervisor.catalog_loader import load_catalog
+from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.scrub import scrub
 from cuo_supervisor.errors import (
     AuditWriteFailed,
@@ -237,15 +238,18 @@ def make_supervisor(
     *,
     say: Callable[[str], None] | None = None,
     max_connections: int = 8,
+    catalog: Catalog | None = None,
 ) -> Supervisor:
     """A supervisor with its real ports. `place=None` allows dry runs only.
+
+    `catalog` stands in for the one the settings name, which is then not read.
 
     `say` makes it a one-shot command: the model client is loaded when first needed, which is
     announced, and the cascade's clock starts afterwards. Without it the caller warms the gateway.
     """
     gateway = Gateway(base_url=settings.gateway_url, token=settings.gateway_token)
     return Supervisor(
-        catalog=load_catalog(settings.catalog),
+        catalog=load_catalog(settings.catalog) if catalog is None else catalog,
         store=CuoStore(place, max_connections=max_connections) if place is not None else None,
         model=gateway,
         runner=make_runner(settings),

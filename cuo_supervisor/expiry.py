@@ -79,7 +79,8 @@ def expired_value(
 async def asked_with(store: Store, state: Mapping[str, Any]) -> Catalog | None:
     """The catalogue a run was asked with: a changed one must not give its end another reason.
 
-    None when it is not stored or not what its hash says; the run ends all the same, invoking nothing.
+    None when it is not stored or not what its hash says. The run ends all the same and as expired;
+    its row then says `catalog_changed` beside it, where the one in service is another.
     """
     try:
         return await find_catalog(

@@ -26,8 +26,9 @@ from cuo_supervisor.core.scoring import score_one_off
 from cuo_supervisor.core.scrub import SCAN_FAILED
 from cuo_supervisor.errors import PersonaMismatch, PersonaUnknown, PersonaVersionMismatch
 from cuo_supervisor.identity import check_persona
-from cuo_supervisor.ports import NodeContext
+from cuo_supervisor.ports import Answered, NodeContext
 from cuo_supervisor.rerun import claim_rerun, may_rerun
+from cuo_supervisor.run_config import requester_issuer
 from cuo_supervisor.state import GraphState
 
 __all__ = ["OUTBOX", "branch", "invoke", "llm_cascade", "parse", "record", "rule_score"]
@@ -167,7 +168,7 @@ async def invoke(
         if context.catalog.snapshot_hash != state["catalog_snapshot_hash"]:
             # What was scored, and what a person may have approved or denied, is not what would
             # run now; under other manifests even the gates below could say something else.
-            return {"gate": {"kind": "catalog_changed", "operation": None}}
+            return {"gate": _outdated(context.answered)}
         manifest = context.catalog.get(skill_name)
         verdict = decide_gate(get_persona(state["persona_key"]), manifest)
         gate: Update = {"kind": verdict.kind, "operation": verdict.operation}
@@ -241,7 +242,7 @@ async def record(state: GraphState, runtime: Runtime[NodeContext]) -> Update:
                 decision=decision,
                 tenant_id=state["tenant_id"],
                 subject_id=state["subject_id"],
-                jwt_issuer=context.identity.issuer,
+                jwt_issuer=requester_issuer(state, context.identity),
                 query=state["query"],
                 rule_scores=candidates_of(state)[:3],
                 gate=state.get("gate"),
@@ -254,6 +255,18 @@ async def record(state: GraphState, runtime: Runtime[NodeContext]) -> Update:
                 context.telemetry.failure("scrub_failed")
             update |= {OUTBOX: [_handed(row)], "audit_emitted": True}
         return update
+
+
+def _outdated(given: Answered | None) -> Update:
+    """The gate of a run whose catalogue changed. Whoever answered it is told of all the same, and
+    an approval that ran out has run out under any catalogue."""
+    if given is None:
+        return {"kind": "catalog_changed", "operation": None}
+    if given.answer.get("expired"):
+        gone: Update = {"kind": "approval_expired", "operation": given.operation}
+    else:
+        gone = {"kind": "catalog_changed", "operation": None}
+    return gone | {"answer": dict(given.answer)}
 
 
 def _handed(row: Mapping[str, Any]) -> Update:

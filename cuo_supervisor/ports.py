@@ -15,7 +15,7 @@ from cuo_supervisor.core.models import InvocationResult
 from cuo_supervisor.identity import Identity
 from cuo_supervisor.telemetry import Telemetry
 
-__all__ = ["Clock", "NodeContext", "Runner", "Store"]
+__all__ = ["Answered", "Clock", "NodeContext", "Runner", "Store"]
 
 
 class Runner(Protocol):
@@ -94,6 +94,15 @@ class Clock:
 
 
 @dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer a waiting run is carried on with, and the operation it had asked about."""
+
+    interrupt_id: str
+    operation: str | None
+    answer: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class NodeContext:
     """What a node may use besides its state. Never persisted."""
 
@@ -110,3 +119,5 @@ class NodeContext:
     """Awaited before the cascade's clock starts: a one-shot command loads its model client here."""
     rerun_idempotent: bool = False
     """An operator's word that a skill whose manifest allows it may run although it may have run."""
+    answered: Answered | None = None
+    """Set while a run that waited is carried on."""

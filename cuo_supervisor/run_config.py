@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.types import Interrupt
 
 from cuo_supervisor.core.personas import PERSONA_KEYS
 from cuo_supervisor.errors import (
@@ -16,8 +17,12 @@ from cuo_supervisor.errors import (
     SupervisorError,
 )
 from cuo_supervisor.identity import Identity
+from cuo_supervisor.ports import Answered
 
-__all__ = ["config_of", "gate_of_interrupt", "rejection_error"]
+__all__ = ["answered", "config_of", "gate_of_interrupt", "rejection_error", "requester_issuer"]
+
+UNKNOWN_ISSUER: Final = "unknown"
+"""A requester's issuer in runs that began before it was kept, when somebody else ends them."""
 
 
 def config_of(identity: Identity, run_id: uuid.UUID, trace_id: str | None) -> RunnableConfig:
@@ -48,3 +53,18 @@ def rejection_error(rejection: Mapping[str, Any]) -> SupervisorError:
         return PersonaUnknown(requested, PERSONA_KEYS)
     kind = PersonaVersionMismatch if error == PersonaVersionMismatch.error else PersonaMismatch
     return kind(rejection["claimed"], requested)
+
+
+def answered(waiting: Interrupt, answer: Mapping[str, Any]) -> Answered:
+    """An answer to what a run waits on."""
+    value = waiting.value if isinstance(waiting.value, Mapping) else {}
+    return Answered(waiting.id, value.get("operation"), answer)
+
+
+def requester_issuer(state: Mapping[str, Any], at_work: Identity) -> str:
+    """Who vouched for the requester: not for whoever approves, expires or continues the run."""
+    kept = state.get("subject_issuer")
+    if isinstance(kept, str):
+        return kept
+    same = at_work.subject_id == state["subject_id"]
+    return at_work.issuer if same else UNKNOWN_ISSUER

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.constants import START
-from langgraph.types import Command
+from langgraph.types import Command, Interrupt
 from ulid import ULID
 from uuid_utils.compat import uuid7
 
@@ -40,9 +40,9 @@ from cuo_supervisor.expiry import (
 )
 from cuo_supervisor.graph import build_supervisor_graph
 from cuo_supervisor.identity import ROLE_APPROVER, Identity
-from cuo_supervisor.ports import Clock, NodeContext, Runner, Store
+from cuo_supervisor.ports import Answered, Clock, NodeContext, Runner, Store
 from cuo_supervisor.rerun import check_continuer, check_rerun
-from cuo_supervisor.run_config import config_of, gate_of_interrupt, rejection_error
+from cuo_supervisor.run_config import answered, config_of, gate_of_interrupt, rejection_error
 from cuo_supervisor.snapshots import SnapshotKeeper
 from cuo_supervisor.state import GraphState
 from cuo_supervisor.telemetry import RouteSpan, Telemetry
@@ -144,6 +144,7 @@ class Supervisor:
             "query": text,
             "tenant_id": identity.tenant_id,
             "subject_id": identity.subject_id,
+            "subject_issuer": identity.issuer,
             "persona_key": persona_key,
             "request_id": request_id,
             "trace_id": trace.trace_id,
@@ -196,18 +197,16 @@ class Supervisor:
             approved=answer.approved,
             reason=answer.reason,
             identity=identity,
-            interrupt_id=waiting,
+            interrupt_id=waiting.id,
             now_ns=self._clock.time_ns(),
         )
         told = audit.approval(value)
-        if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
+        if not await self._guard(store.claim(config, f"answer/{waiting.id}", value, approval=told)):
             raise DataError(
                 "this approval was answered before, and an answer counts once; if its process "
                 "went away, cyberos-cuo supervisor continue finishes the run"
             )
-        return await self._carry_on(
-            durable, config, state, Command(resume={waiting: value}), identity
-        )
+        return await self._carry_on(durable, config, state, answered(waiting, value), identity)
 
     async def expire(self, run_id: uuid.UUID, *, tenant_id: str) -> RoutingDecision:
         """Ends a waiting run whose approval has run out, as an answer given now would: with no.
@@ -227,15 +226,15 @@ class Supervisor:
         now = self._clock.time_ns()
         if not has_run_out(state, now):
             raise DataError("the run may still be answered; its approval has not run out")
-        value = expired_value(state, identity, interrupt_id=waiting, now_ns=now)
+        value = expired_value(state, identity, interrupt_id=waiting.id, now_ns=now)
         told = audit.approval(value)
-        if not await self._guard(store.claim(config, f"answer/{waiting}", value, approval=told)):
+        if not await self._guard(store.claim(config, f"answer/{waiting.id}", value, approval=told)):
             value = await self._answer_given(config, waiting)
             if not (value or {}).get("expired"):
                 raise DataError("the run was answered in time: cyberos-cuo supervisor continue")
         asked = await self._guard(asked_with(store, state))
         return await self._carry_on(
-            durable, config, state, Command(resume={waiting: value}), identity, catalog=asked
+            durable, config, state, answered(waiting, value), identity, catalog=asked
         )
 
     async def carry_on(
@@ -259,9 +258,7 @@ class Supervisor:
             if given is None:
                 raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
             check_continuer(identity, state)
-            return await self._carry_on(
-                durable, config, state, Command(resume={waiting: given}), identity
-            )
+            return await self._carry_on(durable, config, state, answered(waiting, given), identity)
         if "decision" in state:
             if rerun_idempotent and state["decision"].get("reason") == "invocation_unknown":
                 raise DataError(
@@ -274,10 +271,10 @@ class Supervisor:
             durable, config, state, None, identity, rerun_idempotent=rerun_idempotent
         )
 
-    async def _answer_given(self, config: RunnableConfig, waiting: str) -> Any:
+    async def _answer_given(self, config: RunnableConfig, waiting: Interrupt) -> Any:
         if self._store is None:
             return None
-        return await self._guard(self._store.claimed(config, f"answer/{waiting}"))
+        return await self._guard(self._store.claimed(config, f"answer/{waiting.id}"))
 
     # -- parts ---------------------------------------------------------------------------------
 
@@ -286,7 +283,7 @@ class Supervisor:
         durable: Any,
         config: RunnableConfig,
         state: Mapping[str, Any],
-        given: Any,
+        given: Answered | None,
         identity: Identity,
         *,
         rerun_idempotent: bool = False,
@@ -304,15 +301,21 @@ class Supervisor:
             persona_key=state["persona_key"],
         ) as span:
             context = self._context(
-                identity, span, dry_run=False, rerun_idempotent=rerun_idempotent, catalog=catalog
+                identity,
+                span,
+                dry_run=False,
+                rerun_idempotent=rerun_idempotent,
+                catalog=catalog,
+                answered=given,
             )
-            final = await self._guarded(durable, given, config, context)
+            told = None if given is None else Command(resume={given.interrupt_id: given.answer})
+            final = await self._guarded(durable, told, config, context)
             return self._finish(final, span, dry_run=False)
 
     async def _stored(
         self, durable: Any, run_id: uuid.UUID, identity: Identity
-    ) -> tuple[RunnableConfig, Mapping[str, Any], str | None]:
-        """A run's config, its state, and the id of the interrupt it waits on, if it does."""
+    ) -> tuple[RunnableConfig, Mapping[str, Any], Interrupt | None]:
+        """A run's config, its state, and the interrupt it waits on, if it does."""
         config = config_of(identity, run_id, None)
         snapshot = await self._guard(durable.aget_state(config))
         state: Mapping[str, Any] = snapshot.values
@@ -325,8 +328,7 @@ class Supervisor:
         with self._telemetry.failing():
             check_state_version(state)
         config["configurable"]["trace_id"] = state["trace_id"]
-        waiting = snapshot.interrupts[0].id if snapshot.interrupts else None
-        return config, state, waiting
+        return config, state, next(iter(snapshot.interrupts), None)
 
     def _context(
         self,
@@ -336,6 +338,7 @@ class Supervisor:
         dry_run: bool,
         rerun_idempotent: bool = False,
         catalog: Catalog | None = None,
+        answered: Answered | None = None,
     ) -> NodeContext:
         return NodeContext(
             catalog=catalog or self.catalog,
@@ -349,6 +352,7 @@ class Supervisor:
             dry_run=dry_run,
             prepare_model=self._prepare_model,
             rerun_idempotent=rerun_idempotent,
+            answered=answered,
         )
 
     async def _guarded(

@@ -79,9 +79,15 @@ def expire(runs: tuple[str, ...], tenant: str | None, as_json: bool) -> int:
 
 async def _end(settings: Settings, place: Any, listed: list[Waiting]) -> list[dict[str, Any]]:
     from cuo_supervisor.compose import make_supervisor
+    from cuo_supervisor.core.catalog import Catalog
 
     told = []
-    async with make_supervisor(settings, place, say=remark, max_connections=2) as made:
+    # Runs end with the catalogue they were asked with, and nothing is invoked: a folder of
+    # manifests that is gone or broken must not keep them waiting.
+    none = Catalog.of(())
+    async with make_supervisor(
+        settings, place, say=remark, max_connections=2, catalog=none
+    ) as made:
         for tenant_id, run_id in listed:
             one: dict[str, Any] = {"tenant_id": tenant_id, "run_id": str(run_id)}
             try:

@@ -148,6 +148,7 @@ class CuoState(TypedDict, total=False):
     query: str
     tenant_id: str
     subject_id: str
+    subject_issuer: str
     persona_key: str
     persona_version: str
     request_id: str

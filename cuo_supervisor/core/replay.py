@@ -203,7 +203,9 @@ def _gate(gate: Mapping[str, Any] | None) -> dict[str, Any]:
     kind: str | GateKind = "none"
     if gate is not None:
         kind = str(gate.get("kind"))
-        kind = "approval_required" if gate.get("answer") is not None else _ENDS.get(kind, kind)
+        if kind != "catalog_changed":
+            given = gate.get("answer") is not None
+            kind = "approval_required" if given else _ENDS.get(kind, kind)
     return {"kind": kind, "operation": (gate or {}).get("operation")}
 
 

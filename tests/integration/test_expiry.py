@@ -142,6 +142,32 @@ async def test_a_process_that_died_after_its_claim_is_followed(
     assert len(kit.bodies(lens, "cuo.routing_decision")) == 1
 
 
+async def test_a_snapshot_that_is_gone_does_not_change_why_a_run_ends(
+    made: Any, lens: Any, tenant_id: str, runs: Any
+) -> None:
+    """The catalogue it was asked with is hidden and the one in service is another: still expired,
+    of that operation, and the row says that the catalogue is no longer the one that was scored."""
+    async with made() as supervisor:
+        run_id = await waiting(supervisor, tenant_id)
+        asked = supervisor.catalog.snapshot_hash
+        (kept,) = lens.query(
+            "SELECT DISTINCT thread_id FROM cuo_langgraph_checkpoints WHERE tenant_id = $T"
+            " AND thread_id LIKE %s",
+            f"$catalog/{asked}/%",
+        )
+        supervisor._store.saver.plans.tenant_id = uuid.UUID(tenant_id)
+        await supervisor._store.saver.adelete_thread(kept["thread_id"])
+        skills = [skill for skill in supervisor.catalog.skills if "bank" not in skill.skill_name]
+    async with made(clock=LATE, catalog=Catalog.of(skills)) as later:
+        decision = await later.expire(run_id, tenant_id=tenant_id)
+    assert (decision.reason, decision.operation) == ("approval_expired", "wire_transfer")
+    assert (exit_code_of(decision), runs()) == (4, 0)
+    (row,) = kit.bodies(lens, "cuo.routing_decision")
+    assert (row["reason"], row["catalog_changed"]) == ("approval_expired", True)
+    assert (row["approval"]["expired"], row["approval"]["by_issuer"]) == (True, EXPIRY_ISSUER)
+    assert row["agent_persona_jwt_iss"] == "https://issuer.example"
+
+
 @pytest.mark.parametrize("text", ["", "[{}]", '["x"]', '{"tenant_id": 1}'])
 def test_a_list_that_is_none_is_refused(text: str) -> None:
     """What the other command did not print is not taken for "nothing to do"."""
@@ -158,7 +184,8 @@ async def test_the_two_commands_as_cron_calls_them(
     capsys: Any,
     tmp_path: Path,
 ) -> None:
-    """One lists as the archiver, the other ends as the application; no login, every tenant."""
+    """One lists as the archiver, the other ends as the application; no login, every tenant, and no
+    catalogue: its folder is gone."""
     async with made(clock=kit.clock_with(ahead_s=-90_000)) as early:
         run_id = await waiting(early, tenant_id)
     with psycopg.connect(shared_place.admin) as conn:
@@ -179,6 +206,7 @@ async def test_the_two_commands_as_cron_calls_them(
         "CUO_JWT_ISSUER": "https://issuer.example",
         "CUO_JWT_AUDIENCE": "cuo",
         "CYBEROS_AI_GATEWAY_URL": "http://localhost:9",
+        "CUO_CATALOG": str(tmp_path / "no-such-folder"),
     }
 
     def end(*argv: str, given: str = "") -> tuple[int, str]:
@@ -196,5 +224,5 @@ async def test_the_two_commands_as_cron_calls_them(
     code, said = end("-", given=listed)
     assert (code, f"run {run_id}  approval_expired" in said) == (0, True), said
     (row,) = kit.bodies(lens, "cuo.routing_decision")
-    assert row["reason"] == "approval_expired"
+    assert (row["reason"], row["catalog_changed"]) == ("approval_expired", False)
     assert end("--tenant", tenant_id) == (0, "No approval has run out.\n")

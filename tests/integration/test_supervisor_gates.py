@@ -8,16 +8,20 @@ import json
 import sys
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 import supervisor_kit as kit
 
+from cuo_supervisor import schemas
 from cuo_supervisor.cascade import GatewayReply
+from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.decision import exit_code_of
 from cuo_supervisor.errors import (
@@ -27,6 +31,8 @@ from cuo_supervisor.errors import (
     StateVersionUnsupported,
     UsageError,
 )
+from cuo_supervisor.expiry import EXPIRY_ISSUER
+from cuo_supervisor.replay import replay_run
 from cuo_supervisor.supervisor import Answer, Supervisor
 
 YES, NO = Answer(True, "checked with ACME"), Answer(False, "not ours")
@@ -82,6 +88,72 @@ async def test_a_destructive_skill_waits_for_a_person(
     assert row["approval"]["approved"] is answer.approved
     assert row["approval"]["reason"] == answer.reason
     assert row["path_taken"] == "auto"
+    lens.prove()
+
+
+ANSWERS = {
+    "approved": (0, "resume", YES),
+    "denied": (0, "resume", NO),
+    "late": (86_410, "resume", YES),
+    "expired": (86_410, "expire", None),
+}
+
+
+@pytest.mark.clause("101-8")
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("changed", [False, True], ids=["", "catalogue changed"])
+async def test_the_row_tells_requester_and_approver_apart(
+    made: Any, lens: Any, tenant_id: str, name: str, changed: bool
+) -> None:
+    """Each by their own subject and by the issuer of their own token, in fields of their own."""
+    ahead_s, method, answer = ANSWERS[name]
+    asker = replace(kit.identity(tenant_id, "asker", persona="cmo"), issuer="https://agents")
+    person = replace(kit.identity(tenant_id, "person", approver=True), issuer="https://people")
+    async with made() as supervisor:
+        run_id = kit.run_of(
+            await supervisor.route(kit.DESTRUCTIVE, persona_key="cmo", identity=asker)
+        )
+        skills = supervisor.catalog.skills
+    catalog = Catalog.of(s for s in skills if not (changed and "crm" in s.name))
+    async with made(clock=kit.clock_with(ahead_s=ahead_s), catalog=catalog) as later:
+        if method == "resume":
+            await later.resume(run_id, answer, identity=person)
+        else:
+            await later.expire(run_id, tenant_id=tenant_id)
+    (row,) = kit.bodies(lens, "cuo.routing_decision")
+    assert row["subject_id_hash16"] == subject_hash16("asker")
+    assert row["agent_persona_jwt_iss"] == "https://agents"
+    by = ("approval-expiry", EXPIRY_ISSUER) if method == "expire" else ("person", "https://people")
+    told = row["approval"]
+    assert (told["by_hash16"], told["by_issuer"]) == (subject_hash16(by[0]), by[1])
+    if answer is not None:
+        assert told["reason"] == answer.reason
+    jsonschema.Draft202012Validator(schemas.load("cuo.routing_decision")).validate(row)
+
+
+async def test_a_run_begun_before_issuers_were_kept_claims_none(
+    made: Any, lens: Any, tenant_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row does not give the approver's issuer for the requester's; the run still replays."""
+    async with made() as supervisor:
+        whole = supervisor._durable.ainvoke
+
+        async def without(given: Any, *args: Any, **options: Any) -> Any:
+            given.pop("subject_issuer")
+            return await whole(given, *args, **options)
+
+        monkeypatch.setattr(supervisor._durable, "ainvoke", without)
+        run_id = await wait_for_approval(supervisor, tenant_id)
+        monkeypatch.undo()
+        approver = replace(
+            kit.identity(tenant_id, "subject-2", approver=True), issuer="https://people"
+        )
+        await supervisor.resume(run_id, YES, identity=approver)
+        replayed = await replay_run(supervisor._store, run_id, identity=approver)
+    (row,) = kit.bodies(lens, "cuo.routing_decision")
+    assert row["agent_persona_jwt_iss"] == "unknown"
+    assert row["approval"]["by_issuer"] == "https://people"
+    assert replayed.identical, replayed.differences
     lens.prove()
 
 
@@ -176,11 +248,14 @@ async def test_an_edited_catalogue_runs_nothing_that_was_decided_before(
         decision = await attacked.resume(
             run_id, verdict, identity=kit.identity(tenant_id, "subject-2", approver=True)
         )
+        replayed = await replay_run(attacked._store, run_id, identity=kit.identity(tenant_id))
+    assert replayed.identical, replayed.differences
     assert decision.reason == "catalog_changed"
     assert exit_code_of(decision) == 2
     assert runs() == 0
     (row,) = kit.bodies(lens, "cuo.routing_decision")
     assert row["catalog_changed"] is True
+    assert row["approval"]["reason"] == verdict.reason
 
 
 @pytest.mark.clause("101-10")
