@@ -22,6 +22,8 @@ import supervisor_kit as kit
 
 from cuo_supervisor import run_supervisor, run_supervisor_sync
 from cuo_supervisor.catalog_loader import load_catalog
+from cuo_supervisor.compose import CuoStore, Place
+from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.errors import UsageError
 from cuo_supervisor.ports import Clock
@@ -56,26 +58,153 @@ async def test_two_hundred_requests_at_once_share_a_small_pool(
     lens.prove()
 
 
-@pytest.mark.slow
-def test_threads_share_a_supervisor(supervisor: Supervisor, lens: Any, tenant_id: str) -> None:
-    """The blocking twin, from several threads, each with a loop of its own; nothing is left open."""
-    who = kit.identity(tenant_id)
-    failed: list[BaseException] = []
+THREADS, EACH, LOOPS, AT_ONCE = 16, 10, 4, 10
 
-    def work() -> None:
+
+class Source:
+    """A caller's own ids and time, for any number of threads: numbers in order, none twice."""
+
+    def __init__(self) -> None:
+        self.given: list[uuid.UUID] = []
+        self._lock = threading.Lock()
+
+    def new_id(self) -> uuid.UUID:
+        with self._lock:
+            self.given.append(
+                uuid.UUID(int=(0x0193_2F3A_5B00 << 80) | (7 << 76) | (2 << 62) | len(self.given))
+            )
+            return self.given[-1]
+
+    def clock(self) -> Clock:
+        return Clock(
+            time_ns=lambda: 1_747_920_731_000_000_000,
+            monotonic=time.monotonic,
+            new_id=self.new_id,
+            random_bytes=os.urandom,
+        )
+
+
+def call(number: int, tenants: list[str]) -> dict[str, Any]:
+    """One of the 200 calls: its own subject, trace and tax code, so that nothing is like another's."""
+    query, path = (
+        (f"validate MST {number:010d}", "auto"),
+        (f"send invoice {number:04d}", "ask"),
+        ("asdfghjkl" + "q" * number, "defer"),
+        (f"{kit.CASCADE} {number:04d}", "cascade_then_auto"),
+    )[number % 4]
+    return {
+        "query": query,
+        "path": path,
+        "subject": f"subject-{number}",
+        "tenant": tenants[number // 4 % len(tenants)],
+        "trace": f"{number + 1:032x}",
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.clause("101-2", "101-8")
+@pytest.mark.criterion("101-AC17")
+def test_two_hundred_calls_at_once_from_threads_and_loops(
+    shared_place: Any, lens_of: Any, tmp_path: Path
+) -> None:
+    """Sixteen threads that block and four with a loop of ten calls each, all at once, on one
+    supervisor with the caller's own store, clock and ids: every call gets its own decision, has one
+    decision row, its own subject, query, trace and tenant, one run of its skill, and a whole chain.
+    """
+    source = Source()
+    runner = kit.CountingRunner(tmp_path / "ledger")
+    supervisor = Supervisor(
+        catalog=load_catalog(),
+        store=CuoStore(Place(shared_place.app, "public"), max_connections=2),
+        model=kit.Reciter(kit.DUNNING),
+        runner=runner,
+        clock=source.clock(),
+    )
+    tenants = [str(uuid.uuid4()) for _ in range(4)]
+    calls = [call(number, tenants) for number in range(THREADS * EACH + LOOPS * AT_ONCE)]
+    decided: dict[int, Any] = {}
+    failed: list[BaseException] = []
+    together = threading.Barrier(THREADS + LOOPS)
+
+    def options(number: int) -> dict[str, Any]:
+        one = calls[number]
+        return {
+            "identity": kit.identity(one["tenant"], one["subject"]),
+            "traceparent": f"00-{one['trace']}-{'b' * 16}-01",
+            "supervisor": supervisor,
+        }
+
+    def blocking(numbers: range) -> None:
+        for number in numbers:
+            decided[number] = run_supervisor_sync(calls[number]["query"], **options(number))
+
+    async def awaiting(numbers: range) -> None:
+        async with supervisor:
+            given = await asyncio.gather(
+                *(run_supervisor(calls[n]["query"], **options(n)) for n in numbers)
+            )
+        decided.update(zip(numbers, given, strict=True))
+
+    def work(do: Any, numbers: range) -> None:
         try:
-            for query in (kit.AUTO, "send invoice"):
-                run_supervisor_sync(query, identity=who, supervisor=supervisor)
+            together.wait(30)
+            do(numbers)
         except BaseException as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
+    blocked = THREADS * EACH
+    threads = [
+        *(
+            threading.Thread(target=work, args=(blocking, range(at, at + EACH)))
+            for at in range(0, blocked, EACH)
+        ),
+        *(
+            threading.Thread(
+                target=work, args=(lambda ns: asyncio.run(awaiting(ns)), range(at, at + AT_ONCE))
+            )
+            for at in range(blocked, len(calls), AT_ONCE)
+        ),
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(100)
     assert failed == []
-    assert len(kit.bodies(lens, "cuo.routing_decision")) == 8
+    assert len(decided) == len(calls) == 200
+    ids = {str(ULID.from_uuid(given)) for given in source.given}
+    assert {d.request_id for d in decided.values()} == ids
+    assert len(ids) == len(source.given) == 200, "an id was asked for twice, or not of the caller"
+
+    ran = sorted(line.split()[1:] for line in runner.ledger.read_text().splitlines())
+    rows: dict[str, dict[str, Any]] = {}
+    states: dict[str, Any] = {}
+    for tenant in tenants:
+        lens = lens_of(shared_place.admin, tenant)
+        found = kit.bodies(lens, "cuo.routing_decision")
+        assert len(found) == sum(one["tenant"] == tenant for one in calls)
+        rows |= {row["request_id"]: row for row in found}
+        for log in lens.rows():
+            if log["kind"] == "run_completed" and not log["thread_id"].startswith("$"):
+                state = log["state_json"]
+                states[state["request_id"]] = (tenant, state)
+        lens.prove()
+    assert len(rows) == 200
+    expected = []
+    for number, one in enumerate(calls):
+        decision = decided[number]
+        row, (tenant, state) = rows[decision.request_id], states[decision.request_id]
+        assert (tenant, state["query"], state["subject_id"]) == (
+            one["tenant"],
+            one["query"],
+            one["subject"],
+        )
+        assert (row["tenant_id"], row["trace_id"]) == (one["tenant"], one["trace"])
+        assert row["subject_id_hash16"] == subject_hash16(one["subject"])
+        assert (decision.path_taken, row["path_taken"]) == (one["path"], one["path"])
+        assert decision.ts_ns_start == decision.ts_ns_end == 1_747_920_731_000_000_000
+        if one["path"] in ("auto", "cascade_then_auto"):
+            expected.append((decision.request_id, one["trace"]))
+    assert [(request, trace.split("-")[1]) for request, trace in ran] == sorted(expected)
 
 
 async def test_the_blocking_twin_names_the_other_inside_a_loop(supervisor: Supervisor) -> None:
