@@ -126,7 +126,8 @@ def _decide_run(
     if continues and held is not None and held_id is not None:
         last = uuid.UUID(held["last"]) if held.get("last") else None
         trace = call.trace_id or held["trace_id"]
-        return RunTracker(held_id, trace, started=True, last=last), None
+        # A run that only claims or an update's writes have opened has no first row yet.
+        return RunTracker(held_id, trace, started=last is not None, last=last), None
     run_id = call.run_id or ids.new_id()
     stale = held if held is not None and held["state"] == "open" and held["stale"] else None
     return RunTracker(run_id, call.trace_id or ids.ZERO_TRACE, started=False, last=None), stale

@@ -6,6 +6,7 @@ Serialisation happens before the first yield, so values are taken before the fir
 
 from __future__ import annotations
 
+import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -183,8 +184,10 @@ class Plans(AppendPlans):
         committed: Future[None] | None = None
         first: list[Future[None]] = []
         if live is None:
-            run = (call.run_id or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
-            run_state = "direct"
+            meant = ids.run_id_of((config.get("metadata") or {}).get("run_id"))
+            run = (call.run_id or meant or ids.new_id(), call.trace_id or ids.ZERO_TRACE)
+            updates = _of_an_update(call.checkpoint_id, task_id, task_path)
+            run_state = "update" if updates else "direct"
         else:
             yield from self._after_its_put(call, live, call.ns, call.checkpoint_id)
             tracker = yield from self._tracker(call, live, fresh_input=False)
@@ -347,6 +350,19 @@ def _outside_runs(metadata: Mapping[str, Any]) -> Event:
         0,
         node=f"__{metadata.get('source') or 'put'}__",
     )
+
+
+def _of_an_update(checkpoint_id: str, task_id: str, task_path: str) -> bool:
+    """Whether a graph's `update_state` makes these writes: then the put of what they lead to follows.
+
+    Its tasks have a path of their own, or, of an update that acts as input, an id.
+    """
+    if task_path:
+        return task_path.startswith("~__interrupt__,")
+    try:
+        return task_id == str(uuid.uuid5(uuid.UUID(checkpoint_id), "__input__"))
+    except ValueError:
+        return False
 
 
 def _stored_state(held: Encoded | str | None) -> Encoded:

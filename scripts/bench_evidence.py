@@ -44,7 +44,7 @@ from cuo_checkpoint.seal import Sealer
 from cuo_checkpoint.seal_check import check_tenant
 from cuo_checkpoint.sessions import open_engine, reading
 
-_STATE = json.dumps({"text": "x" * 200})
+_STATE = json.dumps({"text": "x" * 200}, separators=(",", ":"))
 _FILL = """
 INSERT INTO cuo_langgraph_checkpoints (checkpoint_id, tenant_id, run_id, kind, state_json, trace_id,
                                        thread_id, node_name, state_sha256)
