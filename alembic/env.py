@@ -7,16 +7,20 @@ which becomes the whole search_path of the session, so revisions name nothing bu
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from typing import Any
 
+import psycopg
 from alembic import context
 from psycopg import sql
 from sqlalchemy import Connection, create_engine, make_url, pool, text
 
 from cuo_checkpoint import models
+from cuo_checkpoint.translating import checked_conninfo
 
+log = logging.getLogger("alembic.cuo")
 config = context.config
 _x = context.get_x_argument(as_dictionary=True)
 
@@ -91,6 +95,7 @@ def run_online() -> None:
         raise SystemExit(
             "CUO_DATABASE_URL is not set: name the database to migrate, as its owner role."
         )
+    checked_conninfo(str(url).replace("postgresql+psycopg://", "postgresql://", 1))
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"),
         poolclass=pool.NullPool,
@@ -101,7 +106,16 @@ def run_online() -> None:
         },
     )
     with engine.connect() as connection:
+        driver = connection.connection.driver_connection
+        if isinstance(driver, psycopg.Connection):
+            driver.add_notice_handler(_warn)
         _run_on(connection)
+
+
+def _warn(said: psycopg.errors.Diagnostic) -> None:
+    """What a migration warns of; the driver alone would drop it."""
+    if said.severity_nonlocalized == "WARNING":
+        log.warning("%s", said.message_primary)
 
 
 def run_offline() -> None:

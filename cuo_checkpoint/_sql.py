@@ -18,6 +18,7 @@ __all__ = [
     "LIST",
     "READY",
     "RECORD_REFUSED",
+    "ROLE",
     "TOMBSTONE",
     "Statements",
 ]
@@ -65,6 +66,12 @@ ENSURE_PARTITIONS: Final[LiteralString] = "SELECT * FROM {schema}.cuo_ensure_par
 
 READY: Final[LiteralString] = "SELECT version_num FROM {schema}.cuo_alembic_version"
 """The schema's revision."""
+
+ROLE: Final[LiteralString] = (
+    "SELECT r.rolname::text, r.rolsuper OR r.rolbypassrls FROM pg_catalog.pg_roles r"
+    " WHERE r.rolname = current_user"
+)
+"""Whether row security binds the connected role. Asked once of a pool."""
 
 
 class Statements:

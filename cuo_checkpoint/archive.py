@@ -31,7 +31,7 @@ from cuo_checkpoint.run_check import RunVerification
 from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.sessions import open_engine, reading
-from cuo_checkpoint.translating import translated
+from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
 from cuo_checkpoint.verify import all_runs, cuts_of, verify_run
 
 __all__ = [
@@ -117,12 +117,12 @@ def ensure_partitions(dsn: str, *, schema: str = "public") -> MonthsReport:
     Any of the log's roles may. Raises StoreUnavailable, and SchemaNotReady for a database that is
     not migrated or a role without the right.
     """
-    conninfo = dsn.replace("postgresql+psycopg://", "postgresql://", 1)
+    conninfo = checked_conninfo(dsn.replace("postgresql+psycopg://", "postgresql://", 1))
     try:
-        with psycopg.connect(conninfo, prepare_threshold=None) as conn:
+        with psycopg.connect(conninfo, prepare_threshold=None, client_encoding="utf8") as conn:
             rows = conn.execute(_sql.Statements(schema).ensure_partitions).fetchall()
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated(error) from without_conninfo(error)
     with catalog(dsn) as looking:
         return MonthsReport(sorted(name for (name,) in rows), months(looking, schema))
 

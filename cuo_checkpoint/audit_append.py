@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import exc, func, insert, select
+from sqlalchemy import exc, insert
 
 from cuo_checkpoint import ids
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.models import AuditRow
 from cuo_checkpoint.records import AuditKind
-from cuo_checkpoint.sessions import open_engine
-from cuo_checkpoint.translating import translated
+from cuo_checkpoint.sessions import open_engine, settings
+from cuo_checkpoint.translating import translated, without_conninfo
 
 __all__ = ["append_replayed"]
 
@@ -53,11 +53,11 @@ def append_replayed(
             engine.connect().execution_options(isolation_level="READ COMMITTED") as conn,
             conn.begin(),
         ):
-            conn.execute(select(func.set_config("auth.tenant_id", str(tenant), True)))
+            conn.execute(settings(tenant))
             conn.execute(insert(AuditRow).values(row).inline())
     except exc.DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
-            raise translated(error.orig) from error
+            raise translated(error.orig) from without_conninfo(error.orig)
         raise
     finally:
         engine.dispose()

@@ -13,7 +13,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 
 from cuo_checkpoint.partitions import Month, month_of_bounds
-from cuo_checkpoint.translating import translated
+from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
 
 __all__ = ["MonthTable", "Table", "catalog", "months", "tables"]
 
@@ -76,18 +76,21 @@ def catalog(dsn: str) -> Iterator[psycopg.Connection[dict[str, Any]]]:
 
     Raises StoreUnavailable when the server cannot be reached within ten seconds.
     """
-    conninfo = dsn.replace("postgresql+psycopg://", "postgresql://", 1)
+    conninfo = checked_conninfo(dsn.replace("postgresql+psycopg://", "postgresql://", 1))
     try:
         with psycopg.connect(
             conninfo,
             row_factory=psycopg.rows.dict_row,
             prepare_threshold=None,
+            client_encoding="utf8",
             **_timeout(conninfo),
         ) as conn:
             conn.read_only = True
+            # Times, and the bounds of months, are read as text.
+            conn.execute("SELECT set_config('datestyle', 'ISO, YMD', true)")
             yield conn
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated(error) from without_conninfo(error)
 
 
 def tables(conn: psycopg.Connection[dict[str, Any]], schema: str) -> list[Table]:

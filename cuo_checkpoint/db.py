@@ -4,7 +4,7 @@ A store method is written once, as a generator that yields `Call`s and receives 
 two drivers here run it, one blocking, one awaiting. Each call is one statement and one transaction
 (connections are in autocommit; of a pool that is not, the pool commits), and the functions it names
 set the tenant for that transaction only. Nothing is set on a session, so a transaction pooler may
-sit between.
+sit between; results come in binary, which no session's DateStyle or bytea_output changes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,15 @@ from psycopg.rows import tuple_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from cuo_checkpoint import errors
-from cuo_checkpoint.translating import is_connection_loss, translated, unreachable
+from cuo_checkpoint._sql import ROLE
+from cuo_checkpoint.translating import (
+    admitted,
+    is_connection_loss,
+    is_missing_month,
+    translated,
+    unreachable,
+    without_conninfo,
+)
 
 __all__ = ["AsyncDriver", "Call", "Plan", "SyncDriver", "Wait"]
 
@@ -69,10 +77,6 @@ _POOL_WAIT: Final = 30.0
 
 _FIRST_WAIT: Final = 10.0
 """Seconds the first connection may take: a server that is not there should be said so soon."""
-
-
-def _is_missing_month(error: BaseException) -> bool:
-    return isinstance(error, pg.CheckViolation) and "no partition" in str(error)
 
 
 def _is_transient(error: psycopg.Error) -> bool:
@@ -120,6 +124,7 @@ class SyncDriver:
         self._pool: ConnectionPool[Any] | None = None
         self._pid = os.getpid()
         self._lock = threading.Lock()
+        self._admitted = False
 
     def pool(self) -> ConnectionPool[Any]:
         if self._given is not None:
@@ -141,9 +146,9 @@ class SyncDriver:
                 )
                 try:
                     pool.open(wait=True, timeout=_FIRST_WAIT)
-                except PoolTimeout as error:
+                except PoolTimeout:
                     pool.close()
-                    raise unreachable(self._conninfo, self._connect_args) from error
+                    raise unreachable(self._conninfo, self._connect_args) from None
                 except BaseException:
                     pool.close()
                     raise
@@ -180,21 +185,26 @@ class SyncDriver:
             try:
                 with self.pool().connection() as conn:
                     cursor = conn.cursor(row_factory=tuple_row)
+                    if not self._admitted:
+                        found = cursor.execute(ROLE, prepare=False, binary=True).fetchone()
+                        self._admitted = admitted(found, conn.info.encoding)
                     if not call.more:
-                        rows: Rows = cursor.execute(call.query, params, prepare=False).fetchall()
+                        cursor.execute(call.query, params, prepare=False, binary=True)
+                        rows: Rows = cursor.fetchall()
                         return rows
                     with conn.transaction():
                         for each in (params, *call.more):
-                            rows = cursor.execute(call.query, each, prepare=False).fetchall()
+                            cursor.execute(call.query, each, prepare=False, binary=True)
+                            rows = cursor.fetchall()
                     return rows
             except psycopg.Error as error:
-                if _is_missing_month(error) and not attempts.months:
+                if is_missing_month(error) and not attempts.months:
                     attempts.months = True
                     self._execute(Call(months, ()), months)
                     continue
                 delay = attempts.next_delay(error)
                 if delay is None:
-                    raise translated(error) from error
+                    raise translated(error) from without_conninfo(error)
                 if is_connection_loss(error):
                     params = call.retried_params or call.params
                     self._weed()
@@ -237,6 +247,7 @@ class AsyncDriver:
             asyncio.AbstractEventLoop, asyncio.Task[AsyncConnectionPool[Any]]
         ] = weakref.WeakKeyDictionary()
         self._pid = os.getpid()
+        self._admitted = False
 
     async def pool(self) -> AsyncConnectionPool[Any]:
         if self._given is not None:
@@ -278,10 +289,10 @@ class AsyncDriver:
         )
         try:
             await pool.open(wait=True, timeout=_FIRST_WAIT)
-        except PoolTimeout as error:
+        except PoolTimeout:
             await pool.close()
             found = await asyncio.to_thread(unreachable, self._conninfo, self._connect_args)
-            raise found from error
+            raise found from None
         except BaseException:
             await pool.close()
             raise
@@ -319,23 +330,26 @@ class AsyncDriver:
                 pool = await self.pool()
                 async with pool.connection() as conn:
                     cursor = conn.cursor(row_factory=tuple_row)
+                    if not self._admitted:
+                        await cursor.execute(ROLE, prepare=False, binary=True)
+                        self._admitted = admitted(await cursor.fetchone(), conn.info.encoding)
                     if not call.more:
-                        await cursor.execute(call.query, params, prepare=False)
+                        await cursor.execute(call.query, params, prepare=False, binary=True)
                         rows: Rows = await cursor.fetchall()
                         return rows
                     async with conn.transaction():
                         for each in (params, *call.more):
-                            await cursor.execute(call.query, each, prepare=False)
+                            await cursor.execute(call.query, each, prepare=False, binary=True)
                             rows = await cursor.fetchall()
                     return rows
             except psycopg.Error as error:
-                if _is_missing_month(error) and not attempts.months:
+                if is_missing_month(error) and not attempts.months:
                     attempts.months = True
                     await self._execute(Call(months, ()), months)
                     continue
                 delay = attempts.next_delay(error)
                 if delay is None:
-                    raise translated(error) from error
+                    raise translated(error) from without_conninfo(error)
                 if is_connection_loss(error):
                     params = call.retried_params or call.params
                     await self._weed()

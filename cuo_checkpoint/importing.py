@@ -34,7 +34,7 @@ from cuo_checkpoint.errors import (
 )
 from cuo_checkpoint.rebuild import Pending
 from cuo_checkpoint.saver import PostgresCheckpointer
-from cuo_checkpoint.translating import translated
+from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
 
 __all__ = ["ImportReport", "Refused", "import_langgraph"]
 
@@ -140,7 +140,7 @@ def _opened(
         ) from None
     try:
         with psycopg.connect(
-            source, autocommit=True, row_factory=dict_row, prepare_threshold=None
+            checked_conninfo(source), autocommit=True, row_factory=dict_row, prepare_threshold=None
         ) as conn:
             conn.execute("SET default_transaction_read_only = on")
             yield conn, module.PostgresSaver(conn, serde=_serializer(allowed))
@@ -150,7 +150,7 @@ def _opened(
             remedy="Check --from: database, schema (options=-csearch_path=...) and role.",
         ) from error
     except psycopg.Error as error:
-        raise translated(error) from error
+        raise translated(error) from without_conninfo(error)
 
 
 class Unreadable:

@@ -14,6 +14,7 @@ from typing import Any
 import psycopg
 
 from .errors import SchemaNotReady, StoreUnavailable
+from .translating import checked_conninfo, without_conninfo
 
 __all__ = ["current", "head", "migrations_dir", "revisions", "upgrade"]
 
@@ -60,7 +61,7 @@ def current(dsn: str, *, schema: str = "public") -> str | None:
     """
     where = psycopg.sql.Identifier(schema, "cuo_alembic_version")
     try:
-        with psycopg.connect(_libpq(dsn)) as conn:
+        with psycopg.connect(checked_conninfo(_libpq(dsn)), client_encoding="utf8") as conn:
             row = conn.execute(
                 psycopg.sql.SQL("SELECT version_num FROM {}").format(where)
             ).fetchone()
@@ -69,7 +70,7 @@ def current(dsn: str, *, schema: str = "public") -> str | None:
     except psycopg.OperationalError as error:
         raise StoreUnavailable(
             "the database cannot be reached. Check CUO_DATABASE_URL and that the server is up."
-        ) from error
+        ) from without_conninfo(error)
     return None if row is None else str(row[0])
 
 

@@ -25,7 +25,7 @@ from cuo_checkpoint.errors import (
     StoreUnavailable,
 )
 from cuo_checkpoint.partitions import FLOOR_MONTHS, Month
-from cuo_checkpoint.translating import translated
+from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
 
 __all__ = [
     "DropReport",
@@ -278,15 +278,21 @@ def _tell_failure(dsn: str, schema: str, month: Month, error: str) -> bool:
 @contextlib.contextmanager
 def connected(dsn: str, schema: str) -> Iterator[Connection]:
     """One connection in autocommit: each call is one transaction, so nothing is half done."""
-    conninfo = dsn.replace("postgresql+psycopg://", "postgresql://", 1)
+    conninfo = checked_conninfo(dsn.replace("postgresql+psycopg://", "postgresql://", 1))
     try:
         with psycopg.connect(
-            conninfo, autocommit=True, prepare_threshold=None, row_factory=dict_row
+            conninfo,
+            autocommit=True,
+            prepare_threshold=None,
+            client_encoding="utf8",
+            row_factory=dict_row,
         ) as conn:
             conn.execute(
-                sql.SQL("SELECT set_config('search_path', {}, false)").format(
-                    sql.Literal(sql.Identifier(schema).as_string(conn))
-                )
+                sql.SQL(
+                    "SELECT set_config('search_path', {}, false),"
+                    " set_config('datestyle', 'ISO, YMD', false),"
+                    " set_config('default_transaction_isolation', 'read committed', false)"
+                ).format(sql.Literal(sql.Identifier(schema).as_string(conn)))
             )
             yield conn
     except psycopg.Error as error:
@@ -300,4 +306,4 @@ def connected(dsn: str, schema: str) -> Iterator[Connection]:
             raise StoreUnavailable(
                 "the log was in use at every try; the next run will do it"
             ) from error
-        raise translated(error) from error
+        raise translated(error) from without_conninfo(error)

@@ -30,8 +30,8 @@ from cuo_checkpoint.leaves import NO_RUN, Leaf, origin_of
 from cuo_checkpoint.merkle import CompactRange, verify_consistency
 from cuo_checkpoint.models import SealHead, SealLeaf
 from cuo_checkpoint.notes import Checkpoint, SignedNote, key_id, verified
-from cuo_checkpoint.sessions import open_engine, reading
-from cuo_checkpoint.translating import translated
+from cuo_checkpoint.sessions import open_engine, reading, settings
+from cuo_checkpoint.translating import translated, without_conninfo
 from cuo_checkpoint.verify import cuts_of
 
 __all__ = ["SealReport", "Sealer"]
@@ -137,18 +137,13 @@ class Sealer:
         try:
             engine = self.engine.execution_options(isolation_level="READ COMMITTED")
             with engine.connect() as conn, conn.begin():
-                conn.execute(
-                    select(
-                        func.set_config("timezone", "UTC", True),
-                        func.set_config("auth.tenant_id", str(tenant_id), True),
-                    )
-                )
+                conn.execute(settings(tenant_id))
                 place = {"schema": self.schema, "tenant": str(tenant_id)}
                 conn.execute(text(seal_queries.LOCK), place)
                 yield conn
         except exc.DBAPIError as error:
             if isinstance(error.orig, psycopg.Error):
-                raise translated(error.orig) from error
+                raise translated(error.orig) from without_conninfo(error.orig)
             raise
 
     def grown(self, conn: Connection, tenant_id: uuid.UUID) -> Grown:

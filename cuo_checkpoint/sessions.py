@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import psycopg
-from sqlalchemy import Connection, Engine, create_engine, exc, func, select
+from sqlalchemy import Connection, Engine, Select, create_engine, exc, func, select
 
 from cuo_checkpoint.errors import StoreUnavailable
-from cuo_checkpoint.translating import checked_conninfo, translated
+from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
 
-__all__ = ["open_engine", "reading"]
+__all__ = ["open_engine", "reading", "settings"]
 
 
 def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> Engine:
@@ -40,6 +41,17 @@ def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> En
     return engine.execution_options(schema_translate_map={None: schema})
 
 
+def settings(tenant_id: uuid.UUID | None) -> Select[Any]:
+    """What a transaction sets for itself first: whose rows it sees, and times as the driver reads them.
+
+    The driver reads no time in any DateStyle but ISO, and a role may have another as its default.
+    """
+    own = {"timezone": "UTC", "datestyle": "ISO, YMD"}
+    if tenant_id is not None:
+        own["auth.tenant_id"] = str(tenant_id)
+    return select(*(func.set_config(name, value, True) for name, value in own.items()))
+
+
 @contextlib.contextmanager
 def reading(engine: Engine, tenant_id: uuid.UUID | None) -> Iterator[Connection]:
     """One read-only snapshot, as the tenant; None sets no tenant (only an auditor sees rows then).
@@ -51,14 +63,11 @@ def reading(engine: Engine, tenant_id: uuid.UUID | None) -> Iterator[Connection]
         with engine.connect() as conn:
             conn = conn.execution_options(postgresql_readonly=True)
             with conn.begin():
-                settings = [func.set_config("timezone", "UTC", True)]
-                if tenant_id is not None:
-                    settings.append(func.set_config("auth.tenant_id", str(tenant_id), True))
-                conn.execute(select(*settings))
+                conn.execute(settings(tenant_id))
                 yield conn
     except exc.TimeoutError as error:
         raise StoreUnavailable("no database connection became free in time") from error
     except exc.DBAPIError as error:
         if isinstance(error.orig, psycopg.Error):
-            raise translated(error.orig) from error
+            raise translated(error.orig) from without_conninfo(error.orig)
         raise

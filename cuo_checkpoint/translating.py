@@ -6,6 +6,7 @@ a connection string is not: it quotes the string, and with it the password.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -16,7 +17,15 @@ from psycopg_pool import PoolTimeout
 
 from cuo_checkpoint import errors
 
-__all__ = ["checked_conninfo", "is_connection_loss", "translated", "unreachable"]
+__all__ = [
+    "admitted",
+    "checked_conninfo",
+    "is_connection_loss",
+    "is_missing_month",
+    "translated",
+    "unreachable",
+    "without_conninfo",
+]
 
 _BY_STATE: Final[dict[str, type[errors.CheckpointError]]] = {
     "CU001": errors.CheckpointConflict,
@@ -33,6 +42,9 @@ _REMEDIES: Final[dict[str, str]] = {
     " default_transaction_read_only for the role and the database.",
     "25P03": "Raise or reset idle_in_transaction_session_timeout for the role, then repeat.",
     "25P04": "Raise or reset transaction_timeout for the role, then repeat.",
+    "40001": "Other calls on the same rows were in the way at every try. Repeat it; and reset"
+    " default_transaction_isolation for the role and the database, if it is not read committed.",
+    "40P01": "Other calls on the same rows were in the way at every try. Repeat it.",
     "53100": "The server's disk is full. Free space there, then repeat; what was acknowledged is kept.",
     "53200": "The server is out of memory or locks. See max_locks_per_transaction, then repeat.",
     "53300": "Raise max_connections or the role's connection limit, or lower max_connections= of"
@@ -48,6 +60,10 @@ _NO_CONNINFO: Final = (
     "the connection string is neither a postgresql:// URL nor libpq's key=value form; check"
     " CUO_DATABASE_URL (special characters in a password are percent-encoded)"
 )
+
+_SCHEMES: Final = ("postgresql", "postgres")
+_HOST: Final = re.compile(r"[@/].*|[^\s@/?#]+", re.DOTALL)
+"""A socket's folder or abstract name, a host's name or address."""
 
 _PROBE_SECONDS: Final = 3
 
@@ -72,7 +88,7 @@ def translated(error: psycopg.Error) -> errors.CheckpointError:
         )
     if isinstance(error, pg.InsufficientPrivilege):
         remedy = "Check the grants with: cyberos-cuo doctor"
-        if "row-level security" in first_line and "affected" in first_line:
+        if error.diag.source_function == "check_enable_rls":  # the message may be in any language
             remedy = "The role has row_security = off: ALTER ROLE ... RESET row_security."
         return errors.SchemaNotReady(
             f"the database refused this role: {first_line}.",
@@ -107,13 +123,56 @@ def is_connection_loss(error: BaseException) -> bool:
     return state is None or state.startswith("08") or state in ("57P01", "57P02", "57P03", "57P05")
 
 
+def is_missing_month(error: BaseException) -> bool:
+    """Whether no partition takes a row. By what the error names, since lc_messages words it."""
+    return isinstance(error, pg.CheckViolation) and not error.diag.constraint_name
+
+
+def without_conninfo(error: psycopg.Error) -> psycopg.Error | None:
+    """The error as a cause to chain: a server's own. What libpq says may quote a connection string."""
+    return error if error.sqlstate else None
+
+
 def checked_conninfo(conninfo: str) -> str:
-    """The string itself, if libpq can read it. Raises SettingInvalid, which never quotes it."""
+    """The string itself, if libpq can read it. Raises SettingInvalid, which never quotes it.
+
+    A password with @, / or : in it that is not percent-encoded makes another host, port or
+    database, which libpq's and the server's messages would name: no such place is tried.
+    """
     try:
-        conninfo_to_dict(conninfo)
+        parts = conninfo_to_dict(conninfo)
     except psycopg.Error:
         raise errors.SettingInvalid(_NO_CONNINFO) from None
+    hosts = str(parts.get("host") or "").split(",")
+    ports = str(parts.get("port") or "").split(",")
+    scheme, _, rest = conninfo.partition("://")
+    split = scheme in _SCHEMES and "@" in rest.split("?")[0].partition("/")[2]
+    if (
+        split
+        or any(host and not _HOST.fullmatch(host) for host in hosts)
+        or not all(port == "" or (port.isascii() and port.isdecimal()) for port in ports)
+    ):
+        raise errors.SettingInvalid(_NO_CONNINFO) from None
     return conninfo
+
+
+def admitted(role: tuple[Any, ...] | None, encoding: str) -> bool:
+    """True for a connection a store may use: row security binds its role, and it carries any text.
+
+    Raises SchemaNotReady and SettingInvalid. Row security does not bind a superuser: what a
+    statement forgot to ask for, it would be given of every tenant.
+    """
+    if role is not None and role[1]:
+        raise errors.SchemaNotReady(
+            f"role: {role[0]} is exempt from row security.",
+            remedy="Connect as cyberos_app: a role that is neither superuser nor BYPASSRLS.",
+        )
+    if encoding != "utf-8":
+        raise errors.SettingInvalid(
+            f"the pool's connections carry {encoding} and not UTF-8: make them with"
+            " client_encoding='utf8'"
+        )
+    return True
 
 
 def unreachable(conninfo: str, connect_args: Mapping[str, Any]) -> errors.StoreUnavailable:
