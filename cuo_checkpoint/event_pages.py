@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
-from sqlalchemy import ColumnElement, Connection, Engine, Row, and_, or_, select
+from sqlalchemy import Connection, Engine, Row, bindparam, select
 
 from cuo_checkpoint import run_queries
 from cuo_checkpoint.canonical import JsonValue
 from cuo_checkpoint.errors import InvalidIdentifier
 from cuo_checkpoint.models import AuditRow, LogRow, RunIndex
-from cuo_checkpoint.run_records import AuditRecord, rfc3339
+from cuo_checkpoint.run_records import AuditRecord
 from cuo_checkpoint.serde import text_to_tree
 from cuo_checkpoint.sessions import reading
 
@@ -244,11 +244,13 @@ def read_state(
         return None if row is None else text_to_tree(row.state)
 
 
+_INDEX: Final = select(
+    RunIndex.run_id, RunIndex.state, RunIndex.log_rows, RunIndex.first_at, RunIndex.newest_at
+).where(RunIndex.tenant_id == bindparam("tenant"), RunIndex.run_id == bindparam("run"))
+
+
 def _index(conn: Connection, tenant_id: uuid.UUID, run_id: uuid.UUID) -> Any:
-    query = select(
-        RunIndex.run_id, RunIndex.state, RunIndex.log_rows, RunIndex.first_at, RunIndex.newest_at
-    ).where(RunIndex.tenant_id == tenant_id, RunIndex.run_id == run_id)
-    return conn.execute(query).one_or_none()
+    return conn.execute(_INDEX, {"tenant": tenant_id, "run": run_id}).one_or_none()
 
 
 def _rows(
@@ -259,58 +261,36 @@ def _rows(
     limit: int | None,
     kinds: Collection[str] | None,
 ) -> Generator[Row[Any]]:
-    query = run_queries.event_rows(
-        tenant_id, index, after_seq=0, limit=limit or _SEQ_MAX, kinds=kinds, with_state=True
-    )
-    if after:
-        query = query.where(_behind(after))
+    since, until = run_queries.span(index)
+    given: dict[str, Any] = {
+        "tenant": tenant_id,
+        "run": index.run_id,
+        "since": since,
+        "until": until,
+        "size": limit or _SEQ_MAX,
+    }
+    if kinds is not None:
+        given["kinds"] = list(kinds)
+    for number, (thread, seq) in enumerate(after.items()):
+        given |= {f"in_{number}": thread, f"behind_{number}": seq}
+    query = run_queries.encoded_rows(len(after), kinds is not None)
     # A server-side cursor for many rows: the driver would otherwise hold them all at once. For few
     # it would only cost round trips. Rows that came since the index was read are none here: both
     # are of one snapshot.
     many = min(limit or _SEQ_MAX, index.log_rows) > _FETCH
-    with conn.execute(query, execution_options={"stream_results": many}) as result:
-        if not many:
-            yield from result
-            return
+    with conn.execute(query, given, execution_options={"stream_results": many}) as result:
         count = _FETCH_FIRST
         while rows := list(result.fetchmany(count)):
-            largest = max(len(row.state) for row in rows)
+            largest = max(len(row.state_json) for row in rows)
             count = max(1, min(_FETCH, 4 * count, _FETCH_BYTES // max(1, largest)))
             while rows:
                 yield rows.pop(0)  # one that was sent is not kept
 
 
-def _behind(after: Positions) -> ColumnElement[bool]:
-    known = [and_(LogRow.thread_id == thread, LogRow.seq > seq) for thread, seq in after.items()]
-    return or_(*known, LogRow.thread_id.not_in(list(after)))
-
-
 def _encoded(row: Row[Any]) -> bytes:
     """One row as JSON, its names as in the table and, for the state, as the log's readers know it."""
-    langgraph = row.langgraph
-    return orjson.dumps(
-        {
-            "checkpoint_id": str(row.checkpoint_id),
-            "run_id": str(row.run_id),
-            "parent_checkpoint_id": None
-            if row.parent_checkpoint_id is None
-            else str(row.parent_checkpoint_id),
-            "kind": row.kind,
-            "node_name": row.node_name,
-            "edge_from": row.edge_from,
-            "edge_to": row.edge_to,
-            "state_json": orjson.Fragment(row.state),
-            "trace_id": row.trace_id,
-            "created_at": rfc3339(row.created_at),
-            "thread_id": row.thread_id,
-            "checkpoint_ns": row.checkpoint_ns,
-            "seq": row.seq,
-            "step": row.step,
-            "phase": row.phase,
-            "ordinal": row.ordinal,
-            "lg_checkpoint_id": row.lg_checkpoint_id,
-            "langgraph": None if langgraph is None else orjson.Fragment(langgraph),
-            "state_sha256": row.state_sha256.hex(),
-            "row_sha256": row.row_sha256.hex(),
-        }
-    )
+    said = row._asdict()
+    said["state_json"] = orjson.Fragment(said["state_json"])
+    if said["langgraph"] is not None:
+        said["langgraph"] = orjson.Fragment(said["langgraph"])
+    return orjson.dumps(said)

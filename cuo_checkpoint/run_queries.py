@@ -10,18 +10,24 @@ import base64
 import datetime as dt
 import uuid
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
+    DateTime,
     Row,
     Select,
     Text,
+    and_,
+    bindparam,
     case,
     func,
     literal,
     null,
+    or_,
     select,
     tuple_,
 )
@@ -37,6 +43,7 @@ __all__ = [
     "AnySelect",
     "audit_rows",
     "decisions",
+    "encoded_rows",
     "event_rows",
     "index_rows",
     "older_than",
@@ -56,6 +63,9 @@ opened the run, but waited for it. Calls are single statements, so minutes would
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _DECISION: Final = "cuo.routing_decision"
+_RFC3339: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
+"""As `rfc3339` spells it; every session here is in UTC."""
+
 _LANGGRAPH_KEYS: Final = (
     "v",
     "id",
@@ -129,6 +139,62 @@ def event_rows(
     if kinds is not None:
         query = query.where(row.kind.in_(list(kinds)))
     return query.order_by(row.seq, row.created_at).limit(limit)
+
+
+@lru_cache(64)
+def encoded_rows(threads: int, by_kind: bool) -> AnySelect:
+    """Log rows by seq with the state in full, text wherever their JSON has text.
+
+    Built once for each shape, since building it takes longer than the rest of reading a page; so
+    its values are parameters: tenant, run, since, until, size, then `kinds` and, for each thread of
+    a cursor, `in_0` and `behind_0` and so on. None is prepared: the server plans for the values,
+    and opens their months only. Names and order are those of the documented row.
+    """
+    row = LogRow
+    since = bindparam("since", type_=DateTime(timezone=True))
+    until = bindparam("until", type_=DateTime(timezone=True))
+    query: AnySelect = select(
+        sql_cast(row.checkpoint_id, Text).label("checkpoint_id"),
+        sql_cast(row.run_id, Text).label("run_id"),
+        sql_cast(row.parent_checkpoint_id, Text).label("parent_checkpoint_id"),
+        row.kind,
+        row.node_name,
+        row.edge_from,
+        row.edge_to,
+        sql_cast(func.coalesce(_held(row, (since, until)), row.state_json), Text).label(
+            "state_json"
+        ),
+        row.trace_id,
+        func.to_char(row.created_at, _RFC3339).label("created_at"),
+        row.thread_id,
+        row.checkpoint_ns,
+        row.seq,
+        row.step,
+        row.phase,
+        row.ordinal,
+        row.lg_checkpoint_id,
+        sql_cast(row.langgraph, Text).label("langgraph"),
+        func.encode(row.state_sha256, "hex").label("state_sha256"),
+        func.encode(row.row_sha256, "hex").label("row_sha256"),
+    ).where(
+        row.tenant_id == bindparam("tenant"),
+        row.run_id == bindparam("run"),
+        row.created_at.between(since, until),
+        row.seq > 0,
+    )
+    if by_kind:
+        query = query.where(row.kind.in_(bindparam("kinds", expanding=True)))
+    if threads:
+        known: list[tuple[Any, Any]] = [
+            (bindparam(f"in_{n}"), bindparam(f"behind_{n}")) for n in range(threads)
+        ]
+        query = query.where(
+            or_(
+                *(and_(row.thread_id == thread, row.seq > seq) for thread, seq in known),
+                and_(*(row.thread_id != thread for thread, _ in known)),
+            )
+        )
+    return query.order_by(row.seq, row.created_at).limit(bindparam("size", type_=BigInteger))
 
 
 def audit_rows(tenant_id: uuid.UUID, index: Row[Any]) -> AnySelect:

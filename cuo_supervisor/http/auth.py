@@ -17,8 +17,12 @@ COOKIE: Final = "__Host-cuo-session"
 """The prefix makes browsers insist on Secure, on this host alone and on the whole of it."""
 
 
-def the_service(request: Request) -> Service:
-    """The process's service."""
+async def the_service(request: Request) -> Service:
+    """The process's service. A coroutine: a plain function would be called in a thread."""
+    return _service(request)
+
+
+def _service(request: Request) -> Service:
     service: Service = request.app.state.service
     return service
 
@@ -37,7 +41,7 @@ async def caller(
     A session's cookie is no way into the API: what rides along by itself could be made to ride
     along from a foreign page, and programs have tokens.
     """
-    service = the_service(request)
+    service = _service(request)
     if service.local:
         return await service.identity_of_token("")
     scheme, _, token = request.headers.get("authorization", "").partition(" ")

@@ -150,11 +150,13 @@ def test_reading_a_run_touches_each_row_once(
     try:
         with reading(reader.engine, reader.tenant_id) as conn:
             index = event_pages._index(conn, reader.tenant_id, run_id)
-            query = run_queries.event_rows(
-                reader.tenant_id, index, after_seq=0, limit=10_000, kinds=None, with_state=True
-            )
+            since, until = run_queries.span(index)
+            given = {"since": since, "until": until, "size": 10_000}
+            given |= {"tenant": reader.tenant_id, "run": run_id}
             text = str(
-                query.compile(
+                run_queries.encoded_rows(0, False)
+                .params(given)
+                .compile(
                     dialect=postgresql.psycopg.dialect(),  # type: ignore[attr-defined]
                     compile_kwargs={"literal_binds": True},
                 )

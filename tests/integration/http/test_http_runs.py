@@ -11,9 +11,14 @@ from typing import Any
 import httpx
 import psycopg
 import pytest
+from sqlalchemy import event
 
 from cuo_checkpoint import CheckpointWriter
+from cuo_checkpoint.event_pages import read_page
 from cuo_checkpoint.ids import ulid_of
+from cuo_checkpoint.run_queries import encoded_rows
+from cuo_checkpoint.runs import RunReader
+from cuo_checkpoint.sessions import reading
 
 PAGES = {"Accept": "application/json"}
 
@@ -297,3 +302,41 @@ def test_too_many_readers_are_turned_away(
         assert turned.json()["error"] == "overloaded"
         assert turned.headers["retry-after"] == "1"
         assert client.get(f"/v1/cuo/runs/{run_id}/verify").status_code == 200
+
+
+def test_a_page_asks_the_database_three_times(
+    store: Any, shared_place: Any, tenant_id: str
+) -> None:
+    """Settings, index, rows, by statements that are built once: building them was most of the work."""
+    run_id = long_run(store, 50)
+    asked: list[str] = []
+    with RunReader(shared_place.app, tenant_id=tenant_id, connections=1) as reader:
+        event.listen(
+            reader.engine, "before_cursor_execute", lambda _c, _u, text, *_: asked.append(text)
+        )
+        for _ in range(2):
+            page = read_page(
+                reader.engine, reader.tenant_id, run_id, after={}, limit=100, max_bytes=1 << 22
+            )
+            assert page is not None
+            assert len(page.rows) == 50
+    assert len(asked) == 6
+    assert asked[:3] == asked[3:]
+    assert encoded_rows(1, True) is encoded_rows(1, True)
+
+
+def test_an_idle_connection_that_was_dropped_is_replaced(
+    store: Any, shared_place: Any, tenant_id: str
+) -> None:
+    """A server that restarts or a pooler that tidies up costs the next reader nothing."""
+    run_id = long_run(store, 2)
+    with RunReader(shared_place.app, tenant_id=tenant_id, connections=1) as reader:
+        with reading(reader.engine, reader.tenant_id) as conn:
+            pid = conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+        with psycopg.connect(shared_place.admin, autocommit=True) as admin:
+            admin.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        found = reader.get_run(run_id)
+        assert found is not None
+        assert found.log_rows == 2
+        with reading(reader.engine, reader.tenant_id) as conn:
+            assert conn.exec_driver_sql("SELECT pg_backend_pid()").scalar_one() != pid
