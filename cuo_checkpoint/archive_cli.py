@@ -2,26 +2,27 @@
 
 Results go to stdout, remarks to stderr. What a command needs is imported when it runs, so that
 `--help` is quick. Exit codes: 0 done, 64 usage or settings, 65 the log does not verify or holds no
-such run, 69 store unreachable or not migrated, 70 a bug, 75 the log was in use, 77 permission, 130
-interrupted.
+such run, 69 store unreachable or not migrated, 70 a bug, 74 the result could not be written, 75 the
+log was in use, 77 permission, 130 interrupted.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import click
 
 from cuo_checkpoint import archive_log, evidence_cli, metrics_cli, retention_cli
+from cuo_checkpoint.cli_output import OutputLost, begun, deliver, emit_json, mute, remark
 
 if TYPE_CHECKING:
     from cuo_checkpoint.archive import VerifyReport
@@ -32,6 +33,7 @@ USAGE: Final = 64
 DATA: Final = 65
 UNAVAILABLE: Final = 69
 BUG: Final = 70
+OUTPUT_LOST: Final = 74
 BUSY: Final = 75
 PERMISSION: Final = 77
 INTERRUPTED: Final = 130
@@ -72,20 +74,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="cuo-archive", standalone_mode=False)
-        sys.stdout.flush()
         return code if isinstance(code, int) else 0
-    except click.UsageError as error:
-        error.show()
-        return USAGE
     except click.ClickException as error:
-        error.show()
+        try:
+            error.show()
+        except OSError:
+            mute(2)
         return USAGE
     except (click.Abort, KeyboardInterrupt):
-        _say("Interrupted; nothing was changed by this command.")
+        # Nothing is left to tidy up: whoever asks again is not made to wait for the rest.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if begun():
+            mute(1)  # half a result, which whoever reads may no longer take
+        remark("Interrupted. What was done until then stays; it is safe to repeat the command.")
         return INTERRUPTED
+    except OutputLost as error:
+        remark(f"{str(error)[0].upper()}{str(error)[1:]}.")
+        return OUTPUT_LOST
     except BrokenPipeError:
-        # The reader has seen enough; without this the interpreter complains again at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        mute(1)  # the reader has seen enough of the help
         return 0
     except Exception as error:
         return _failed(error, debug="--debug" in arguments)
@@ -125,13 +132,13 @@ def ensure_partitions(local: bool, as_json: bool) -> None:
     with _target(local, "archiver") as target:
         report = archive.ensure_partitions(target.dsn, schema=target.schema)
     if as_json:
-        _json(report.to_json())
+        emit_json(report.to_json())
         return
     for name in report.made:
-        click.echo(f"made     {name}")
+        deliver(f"made     {name}")
     for month in report.present:
         if month.name not in report.made:
-            click.echo(f"present  {month.name}")
+            deliver(f"present  {month.name}")
 
 
 @cli.command()
@@ -147,19 +154,19 @@ def status(local: bool, as_json: bool) -> None:
     with _target(local, "auditor") as target:
         found = archive.status(target.dsn, schema=target.schema)
     if as_json:
-        _json(found)
+        emit_json(found)
     else:
         for table in found["tables"]:
-            click.echo(
+            deliver(
                 f"{table['table']}: {len(table['months'])} months, {table['oldest']} to "
                 f"{table['newest']}, {_rows(table['rows_estimate'])}, {_size(table['bytes'])}"
             )
             for month in table["months"]:
                 name = month["month"] or month["partition"]
                 rows, size = _rows(month["rows_estimate"]), _size(month["bytes"])
-                click.echo(f"  {name}  {rows:>16}  {size:>10}")
+                deliver(f"  {name}  {rows:>16}  {size:>10}")
     if found["missing"]:
-        _say(f"Missing: {', '.join(found['missing'])}. Run: cuo-archive ensure-partitions")
+        remark(f"Missing: {', '.join(found['missing'])}. Run: cuo-archive ensure-partitions")
 
 
 @cli.command()
@@ -221,7 +228,7 @@ def verify(
         )
     if as_json:
         told = None if checks is None else [check.to_json() for check in checks]
-        _json({**report.to_json(), "heads": told})
+        emit_json({**report.to_json(), "heads": told})
     else:
         _show(report)
         evidence_cli.show_checks(checks)
@@ -229,33 +236,33 @@ def verify(
 
 
 def _show(report: VerifyReport) -> None:
-    click.echo(
+    deliver(
         f"Verified {report.runs} runs: {report.rows} log rows, {report.chain_rows} chain rows, "
         f"{report.writes} pending writes."
     )
     for verdict in report.broken[:_SHOWN_RUNS]:
-        click.echo(f"run {verdict.run_id} (tenant {verdict.tenant_id}) does not verify:")
+        deliver(f"run {verdict.run_id} (tenant {verdict.tenant_id}) does not verify:")
         for problem in verdict.problems[:_SHOWN_PROBLEMS]:
-            click.echo(f"  {problem}")
+            deliver(f"  {problem}")
         if len(verdict.problems) > _SHOWN_PROBLEMS:
-            click.echo("  and more; see --json")
+            deliver("  and more; see --json")
     if len(report.broken) > _SHOWN_RUNS:
-        click.echo(f"and {len(report.broken) - _SHOWN_RUNS} more runs; see --json")
+        deliver(f"and {len(report.broken) - _SHOWN_RUNS} more runs; see --json")
     for stray in report.strays:
-        click.echo(stray)
+        deliver(stray)
     for tenant, drop in report.drops:
-        click.echo(f"tenant {tenant}: dropped by retention: {drop}")
+        deliver(f"tenant {tenant}: dropped by retention: {drop}")
     for verdict in report.cut[:_SHOWN_RUNS]:
         for gap in verdict.dropped:
-            click.echo(
+            deliver(
                 f"run {verdict.run_id}: chain rows {gap.first} to {gap.last} went with {gap.drop}"
             )
     if report.ok:
-        click.echo("Everything agrees.")
+        deliver("Everything agrees.")
         return
     found = f"{len(report.broken)} of {report.runs} runs do not verify" if report.broken else ""
     strays = "rows lie outside every run" if report.strays else ""
-    _say(
+    remark(
         f"{' and '.join(part for part in (found, strays) if part)}. Someone changed the log "
         "behind its triggers, or a restore was incomplete; keep this database as it is and compare "
         "it with a backup."
@@ -290,7 +297,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
     from cuo_checkpoint import errors
 
     if isinstance(error, Refused):
-        _say(str(error))
+        remark(str(error))
         return error.code
     usage = (
         errors.SettingInvalid,
@@ -305,17 +312,17 @@ def _failed(error: Exception, *, debug: bool) -> int:
         ((errors.StoreUnavailable, errors.SchemaNotReady, errors.ExportRefused), UNAVAILABLE),
     )
     if isinstance(error, errors.RetentionFailed):
-        _say(str(error))
+        remark(str(error))
         if _was_refused(error):
             return PERMISSION
         return BUSY if error.busy else UNAVAILABLE
     for kinds, code in codes:
         if isinstance(error, kinds):
-            _say(str(error))
+            remark(str(error))
             return PERMISSION if _was_refused(error) else code
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    _say(
+    remark(
         f"This is a bug in cuo-archive ({type(error).__name__}, report {_report_id(error)}). "
         "Please report it with that id; repeat with --debug before the command for details."
     )
@@ -351,13 +358,9 @@ def _progress(what: str) -> Callable[[int, int], None]:
         nonlocal last
         if time.monotonic() - last >= _PROGRESS_AFTER:
             last = time.monotonic()
-            _say(f"{done} of about {total} {what} ...")
+            remark(f"{done} of about {total} {what} ...")
 
     return tell
-
-
-def _json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def _rows(estimate: int | None) -> str:
@@ -370,10 +373,6 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.1f} TB"
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)
 
 
 evidence_cli.add_to(cli, lambda local, role: _target(local, role))

@@ -5,7 +5,6 @@ Each command is added to the command line by `add_to`, which is handed how a dat
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from cuo_checkpoint.cli_output import deliver, emit_json, remark
 
 if TYPE_CHECKING:
     from cuo_checkpoint.head_files import HeadFolder
@@ -29,6 +30,7 @@ Opener = Callable[[bool, str], AbstractContextManager[Any]]
 _DATA: Final = 65
 _SHOWN: Final = 20
 _FILE: Final = click.Path(path_type=Path)
+_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _AT_HAND: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -73,22 +75,22 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
                 report, lost = declare(sealer, ids.tenant_of(tenant), declare_restore)
                 for loss in lost:
                     end = f"ends at {loss.found_seq}" if loss.found_seq else "is gone"
-                    _say(f"run {loss.run_id}: sealed up to row {loss.sealed_seq}, now {end}")
+                    remark(f"run {loss.run_id}: sealed up to row {loss.sealed_seq}, now {end}")
                 reports = [report]
             else:
                 wanted = sealer.tenants() if tenant is None else [ids.tenant_of(tenant)]
                 reports = [_sealed(sealer, one) for one in wanted]
         if as_json:
-            _json([report.to_json() for report in reports])
+            emit_json([report.to_json() for report in reports])
         else:
             for report in reports:
-                click.echo(
+                deliver(
                     f"{report.tenant_id}  {report.leaves} heads sealed, {report.size} leaves, "
                     f"{len(report.exported)} exported"
                 )
         for report in reports:
             for problem in report.problems:
-                _say(f"{report.tenant_id}: {problem}")
+                remark(f"{report.tenant_id}: {problem}")
         return 0 if all(report.ok for report in reports) else _DATA
 
     @cli.command()
@@ -121,11 +123,11 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
                 wanted = _month(month or "")
                 report = export_month(target.dsn, tenant_id, wanted, out, schema=target.schema)
         if as_json:
-            _json(report.to_json())
+            emit_json(report.to_json())
         else:
-            click.echo(f"{report.folder}: {report.runs} runs, {report.size} bytes")
+            deliver(f"{report.folder}: {report.runs} runs, {report.size} bytes")
         if report.unsealed_runs:
-            _say(f"{report.unsealed_runs} runs are not sealed yet; seal, and export again.")
+            remark(f"{report.unsealed_runs} runs are not sealed yet; seal, and export again.")
 
     @cli.group()
     def keys() -> None:
@@ -205,20 +207,20 @@ def check_heads(
 def show_checks(checks: list[SealCheck] | None) -> None:
     """Says what the heads showed, or that there were none to look at."""
     if checks is None:
-        _say(
+        remark(
             "Not compared with exported heads (CUO_EXPORT_DIR): a cut tail, a rewritten chain or a "
             "missing run does not show without them."
         )
         return
     for check in checks:
-        click.echo(
+        deliver(
             f"tenant {check.tenant_id}: {check.heads} signed heads over {check.leaves} leaves; "
             f"{check.unsealed} chain rows of {check.unsealed_runs} runs are newer than the seals"
         )
         for finding in check.findings[:_SHOWN]:
-            click.echo(f"  {finding.kind}: {finding.text}")
+            deliver(f"  {finding.kind}: {finding.text}")
         if len(check.findings) > _SHOWN:
-            click.echo(f"  and {len(check.findings) - _SHOWN} more; see --json")
+            deliver(f"  and {len(check.findings) - _SHOWN} more; see --json")
 
 
 def _sealed(sealer: Any, tenant_id: uuid.UUID) -> SealReport:
@@ -236,68 +238,93 @@ def _sealed(sealer: Any, tenant_id: uuid.UUID) -> SealReport:
 @click.command("new")
 @click.argument("file", type=_FILE)
 @click.option("--name", required=True, help="What to call the key, such as acme-2026.")
-def _new(file: Path, name: str) -> None:
+@_JSON
+def _new(file: Path, name: str, as_json: bool) -> None:
     """Make a key file with one key."""
     from cuo_checkpoint import keys
 
     key = keys.generate(name)
     keys.write_new(file, keys.KeyRing((key,)))
-    click.echo(str(key.public))
-    _say(f"Back {file} up offline, and give the line above to whoever verifies.")
+    if as_json:
+        emit_json({"file": str(file), "public": str(key.public)})
+    else:
+        deliver(str(key.public))
+    remark(f"Back {file} up offline, and give the public key above to whoever verifies.")
 
 
 @click.command("rotate")
 @click.argument("file", type=_FILE)
 @click.option("--name", required=True, help="What to call the new key.")
 @click.option("--out", type=_FILE, help="Where to put the old key's note about the new one.")
-def _rotate(file: Path, name: str, out: Path | None) -> None:
+@_JSON
+def _rotate(file: Path, name: str, out: Path | None, as_json: bool) -> None:
     """Add a key. All keys in the file sign from now on; retire the old one when all know the new."""
     from cuo_checkpoint import keys
 
     ring = keys.load(str(file.absolute()))
     new = keys.generate(name)
     note = keys.endorsement(ring.signing[0], new.public)
-    keys.write_over(file, ring.with_new(new))
-    if out is None:
-        click.echo(note.decode(), nl=False)
-    else:
+    # The note first: it can be had only now, and one about a key that never came harms nobody.
+    if out is not None:
         out.write_bytes(note)
-    click.echo(str(new.public))
-    _say("Give both to whoever verifies. Then: cuo-archive keys retire FILE OLD-ID")
+    elif not as_json and not deliver(note.decode(), line=False):
+        raise click.UsageError("Nobody takes the note, so no key was added; see --out.")
+    keys.write_over(file, ring.with_new(new))
+    if as_json:
+        told = {"file": str(file), "public": str(new.public)}
+        emit_json(told | ({"note": note.decode()} if out is None else {"note_file": str(out)}))
+    else:
+        deliver(str(new.public))
+    remark("Give both to whoever verifies. Then: cuo-archive keys retire FILE OLD-ID")
 
 
 @click.command("retire")
 @click.argument("file", type=_FILE)
 @click.argument("key_id")
-def _retire(file: Path, key_id: str) -> None:
+@_JSON
+def _retire(file: Path, key_id: str, as_json: bool) -> None:
     """Drop a key's secret; what it signed is still believed. For a key replaced or lost."""
     from cuo_checkpoint import keys
 
     keys.write_over(file, keys.load(str(file.absolute())).retired(key_id))
-    _say(f"Key {key_id} signs no more. Destroy its backups.")
+    if as_json:
+        emit_json({"file": str(file), "retired": key_id})
+    remark(f"Key {key_id} signs no more. Destroy its backups.")
 
 
 @click.command("distrust")
 @click.argument("file", type=_FILE)
 @click.argument("key_id")
-def _distrust(file: Path, key_id: str) -> None:
+@_JSON
+def _distrust(file: Path, key_id: str, as_json: bool) -> None:
     """Drop a key altogether: what it alone signed is believed no more. For a key that was stolen."""
     from cuo_checkpoint import keys
 
     keys.write_over(file, keys.load(str(file.absolute())).distrusted(key_id))
-    _say(f"Key {key_id} is distrusted here. Tell whoever verifies to remove it too.")
+    if as_json:
+        emit_json({"file": str(file), "distrusted": key_id})
+    remark(f"Key {key_id} is distrusted here. Tell whoever verifies to remove it too.")
 
 
 @click.command("public")
 @click.argument("file", type=_FILE)
 @click.option("--tenant", metavar="UUID", help="Spell them for tools that know one log at a time.")
-def _public(file: Path, tenant: str | None) -> None:
+@_JSON
+def _public(file: Path, tenant: str | None, as_json: bool) -> None:
     """Print the public keys, for whoever verifies."""
     from cuo_checkpoint import ids, keys
     from cuo_checkpoint.leaves import origin_of
 
-    for key in keys.load(str(file.absolute())).believed:
-        click.echo(str(key if tenant is None else key.named(origin_of(ids.tenant_of(tenant)))))
+    origin = None if tenant is None else origin_of(ids.tenant_of(tenant))
+    found = [
+        str(key if origin is None else key.named(origin))
+        for key in keys.load(str(file.absolute())).believed
+    ]
+    if as_json:
+        emit_json(found)
+        return
+    for key in found:
+        deliver(key)
 
 
 def _settings() -> Any:
@@ -343,11 +370,3 @@ def _month(text: str) -> Any:
     if len(text) != 7 or not (year + number).isdecimal() or not 1 <= int(number) <= 12:
         raise click.UsageError("A month is written YYYY-MM.")
     return Month(int(year), int(number))
-
-
-def _json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _say(sentence: str) -> None:
-    click.echo(sentence, err=True)

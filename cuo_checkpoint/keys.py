@@ -147,10 +147,14 @@ def write_new(path: Path, ring: KeyRing) -> None:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
         raise KeyUnusable(f"cannot create {path}: {error.strerror}.") from None
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(ring.to_text())
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(ring.to_text())
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink()  # half a key would only stand in the way of the next try
+        raise
 
 
 def write_over(path: Path, ring: KeyRing) -> None:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cuo_checkpoint.cli_output import deliver
+
 if TYPE_CHECKING:
     from cuo_checkpoint.gauges import Point
 
@@ -37,13 +39,14 @@ def add_to(
         """Print months ahead, rows, the age of what no seal covers, and failed archive jobs.
 
         As cyberos_auditor; another role sees months and rows alone. For cron, every few minutes.
+        Prometheus reads it as it is, so there is no --json; see status.
         """
         from cuo_checkpoint.gauges import observe, points
 
         with open_target(local, "auditor") as target:
             text = exposition(points(observe(target.dsn, schema=target.schema)))
         if out is None:
-            click.echo(text, nl=False)
+            deliver(text, line=False)
         else:
             _replace(out, text)
 

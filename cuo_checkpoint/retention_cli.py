@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import getpass
-import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
+
+from cuo_checkpoint.cli_output import deliver, emit_json, remark
 
 if TYPE_CHECKING:
     from cuo_checkpoint.retention import HoldRecord, MonthFacts
@@ -68,16 +69,16 @@ def add_to(cli: click.Group, target: _Open) -> None:
                 progress=(lambda month: None) if as_json else _show_month,
             )
         if as_json:
-            _json(done.to_json())
+            emit_json(done.to_json())
             return
         if dry_run:
             for month in done.months:
                 _show_month(month)
         if not done.months:
-            click.echo("No month is past keeping.")
+            deliver("No month is past keeping.")
         kept = [month for month in done.months if month.status == "refused"]
         if kept:
-            click.echo(f"{len(kept)} months past keeping are kept; see above.", err=True)
+            remark(f"{len(kept)} months past keeping are kept; see above.")
 
     @cli.group()
     def hold() -> None:
@@ -106,17 +107,20 @@ def add_to(cli: click.Group, target: _Open) -> None:
                 schema=place.schema,
             )
         if as_json:
-            _json({"hold_id": str(made)})
+            emit_json({"hold_id": str(made)})
         else:
-            click.echo(str(made))
+            deliver(str(made))
 
     @hold.command("release")
     @click.argument("hold_id", metavar="HOLD")
     @click.option("--tenant", required=True, metavar="UUID")
     @click.option("--reason", required=True, help="Why it ends.")
     @click.option("--by", default=None, help="Who; by default the account that runs this.")
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_obj
-    def release_hold(local: bool, hold_id: str, tenant: str, reason: str, by: str | None) -> None:
+    def release_hold(
+        local: bool, hold_id: str, tenant: str, reason: str, by: str | None, as_json: bool
+    ) -> None:
         """End a hold; the hold and its end both stay on record."""
         from cuo_checkpoint import ids, retention
 
@@ -129,7 +133,10 @@ def add_to(cli: click.Group, target: _Open) -> None:
                 by=by or getpass.getuser(),
                 schema=place.schema,
             )
-        click.echo(f"released {hold_id}")
+        if as_json:
+            emit_json({"released": str(ids.run_id_from_ulid(hold_id))})
+        else:
+            deliver(f"released {hold_id}")
 
     @hold.command("list")
     @click.option("--tenant", metavar="UUID", help="Of one tenant; else of all.")
@@ -145,14 +152,14 @@ def add_to(cli: click.Group, target: _Open) -> None:
             found = retention.holds(place.dsn, tenant_id=tenant_id, schema=place.schema)
         shown = [one for one in found if everything or one.in_force]
         if as_json:
-            _json([_hold_json(one) for one in shown])
+            emit_json([_hold_json(one) for one in shown])
             return
         for one in shown:
             what = f"run {one.run_id}" if one.run_id else "everything"
             end = ""
             if one.released_at is not None:
                 end = f", released {one.released_at:%Y-%m-%d} by {one.released_by}"
-            click.echo(
+            deliver(
                 f"{one.hold_id}  tenant {one.tenant_id}  {what}  since {one.created_at:%Y-%m-%d} "
                 f"by {one.placed_by}{end}: {one.reason}"
             )
@@ -175,15 +182,15 @@ def add_to(cli: click.Group, target: _Open) -> None:
         with target(local, "archiver") as place:
             found = work(place.dsn, schema=place.schema, tenant_id=tenant_id)
         if as_json:
-            _json({"applied": apply, "differences": [one.to_json() for one in found]})
+            emit_json({"applied": apply, "differences": [one.to_json() for one in found]})
         else:
             for one in found:
                 columns = ", ".join(one.columns)
-                click.echo(f"tenant {one.tenant_id}  {one.table}  {one.key}: {columns}")
+                deliver(f"tenant {one.tenant_id}  {one.table}  {one.key}: {columns}")
             if not found:
-                click.echo("The index is what the log gives.")
+                deliver("The index is what the log gives.")
             elif apply:
-                click.echo(f"{len(found)} rows rebuilt.")
+                deliver(f"{len(found)} rows rebuilt.")
         return DATA if found and not apply else 0
 
     @cli.command("expire-approvals")
@@ -218,7 +225,7 @@ def add_to(cli: click.Group, target: _Open) -> None:
             )
         shown = [one for one in found if tenant_id in (None, one.tenant_id)]
         if as_json:
-            _json(
+            emit_json(
                 [
                     {
                         "tenant_id": str(one.tenant_id),
@@ -232,13 +239,11 @@ def add_to(cli: click.Group, target: _Open) -> None:
         for one in shown:
             ulid = ids.ulid_of(one.run_id)
             if not commands:
-                click.echo(
-                    f"tenant {one.tenant_id}  run {ulid}  since {one.first_at:%Y-%m-%d %H:%M}"
-                )
+                deliver(f"tenant {one.tenant_id}  run {ulid}  since {one.first_at:%Y-%m-%d %H:%M}")
                 continue
-            click.echo(f"cyberos-cuo supervisor expire {ulid} --tenant {one.tenant_id}")
+            deliver(f"cyberos-cuo supervisor expire {ulid} --tenant {one.tenant_id}")
         if not shown and not commands:
-            click.echo("No approval has run out.")
+            deliver("No approval has run out.")
 
 
 def _show_month(month: MonthFacts) -> None:
@@ -246,9 +251,9 @@ def _show_month(month: MonthFacts) -> None:
     line = f"{month.month}  {month.status:8} {rows:>10} rows  {month.runs:>8} runs  {_size(month.size):>8}"
     if month.locked_ms is not None:
         line += f"  log locked {month.locked_ms} ms"
-    click.echo(line)
+    deliver(line)
     for code, detail in month.refusals:
-        click.echo(f"         kept: {code}: {detail}")
+        deliver(f"         kept: {code}: {detail}")
 
 
 def _hold_json(one: HoldRecord) -> dict[str, Any]:
@@ -279,7 +284,3 @@ def _size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1024
     return f"{count:.1f} TB"
-
-
-def _json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))

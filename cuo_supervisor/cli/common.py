@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import threading
@@ -12,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+
+from cuo_checkpoint.cli_output import OutputLost, deliver, emit_json, mute, remark
 
 if TYPE_CHECKING:
     # --help must not pay for psycopg and pydantic.
@@ -59,60 +60,6 @@ def debug_option(command: F) -> F:
         help="Print the traceback of an unexpected fault.",
         expose_value=False,
     )(command)
-
-
-def emit_json(document: Any) -> None:
-    """Writes one document, readable and with letters as they are."""
-    text = json.dumps(document, ensure_ascii=False, indent=2)
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:
-        text = json.dumps(document, indent=2)  # escapes that JSON has itself
-    deliver(text)
-
-
-def deliver(text: str) -> bool:
-    """Prints a result. A reader that went away (such as `| head`) changes nothing about it.
-
-    False when nobody reads any more. Letters the output does not have are spelled out. Raises
-    OutputLost when it could not be written for another reason, such as a full disk.
-    """
-    try:
-        try:
-            click.echo(text)
-        except UnicodeEncodeError:
-            known = sys.stdout.encoding
-            click.echo(text.encode(known, "backslashreplace").decode(known))
-    except BrokenPipeError:
-        mute(1)
-        return False
-    except OSError as error:
-        mute(1)
-        raise OutputLost(
-            f"the result could not be written ({os.strerror(error.errno or 0)}); what was recorded"
-            " stays, see cyberos-cuo runs list"
-        ) from error
-    return True
-
-
-class OutputLost(Exception):
-    """Standard output did not take the result."""
-
-
-def mute(fd: int) -> None:
-    """Points a standard stream nowhere: the interpreter would complain at its exit otherwise."""
-    with contextlib.suppress(OSError):
-        void = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(void, fd)
-        os.close(void)
-
-
-def remark(text: str) -> None:
-    """A remark for a person: stderr, so that stdout stays the result. Nobody there: no harm."""
-    try:
-        click.echo(text, err=True)
-    except OSError:
-        mute(2)
 
 
 def printable(text: str) -> str:

@@ -25,7 +25,10 @@ Examples:
 @debug_option
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> int:
-    """Print the completion script of a shell. It asks this command for each completion."""
+    """Print the completion script of a shell. It asks this command for each completion.
+
+    A shell reads it as it is, so there is no --json.
+    """
     made = get_completion_class(shell)
     if made is None:  # the choice above names only those click has
         raise click.UsageError(f"no completion for {shell}")

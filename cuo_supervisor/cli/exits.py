@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import traceback
 import uuid
@@ -12,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from cuo_supervisor.cli.common import OutputLost, deliver, mute, remark
+from cuo_checkpoint.cli_output import OutputLost, begun, deliver, mute, remark
 from cuo_supervisor.errors import PersonaMismatch, PersonaVersionMismatch, SupervisorError
 
 __all__ = [
@@ -80,6 +81,11 @@ def run_main(command: click.Command, program: str) -> int:
     except click.ClickException as error:
         return report("invalid_argument", error.format_message(), USAGE, as_json)
     except (click.Abort, KeyboardInterrupt):
+        # Nothing is left to tidy up: whoever asks again is not made to wait for the rest.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        if begun():
+            mute(1)  # half a result, which whoever reads may no longer take
+            as_json = False
         return report(
             "interrupted",
             "interrupted; what was recorded stays: cyberos-cuo runs list names the run, and "
@@ -90,7 +96,8 @@ def run_main(command: click.Command, program: str) -> int:
     except SupervisorError as error:
         return report(error.error, str(error), error.exit_code, as_json, **_facts(error))
     except OutputLost as error:
-        return report("output_lost", str(error), OUTPUT_LOST, as_json=False)
+        told = f"{error}, see cyberos-cuo runs list"
+        return report("output_lost", told, OUTPUT_LOST, as_json=False)
     except BrokenPipeError:
         # The reader went away (such as `| head`): nothing is wrong, and nobody to tell.
         mute(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -35,6 +36,7 @@ _EPILOG = """\b
 Examples:
   cyberos-cuo serve
   cyberos-cuo serve --port 0
+  cyberos-cuo serve --port 0 --json | head -1 | jq -r .address
   curl -s http://127.0.0.1:8321/v1/cuo/runs
   curl -s -H 'Accept: application/x-ndjson' http://127.0.0.1:8321/v1/cuo/runs/RUN/checkpoints
 """
@@ -68,8 +70,14 @@ Examples:
     show_default=True,
     help="Of standard error: one JSON event per line, or text. auto: text at a terminal.",
 )
+@click.option(
+    "--json/--no-json",
+    "as_json",
+    default=False,
+    help="One line of JSON on stdout once it listens: address, mode and pid.",
+)
 @debug_option
-def serve(host: str, port: int, shutdown_seconds: int, log_format: str) -> int:
+def serve(host: str, port: int, shutdown_seconds: int, log_format: str, as_json: bool) -> int:
     """Serve the API and the pages until SIGTERM or Ctrl-C; runs in flight end first.
 
     Speaks plain HTTP: in server mode put a proxy with TLS before it.
@@ -78,7 +86,7 @@ def serve(host: str, port: int, shutdown_seconds: int, log_format: str) -> int:
 
     with _logging(log_format):
         try:
-            code = _serve(host, port, shutdown_seconds)
+            code = _serve(host, port, shutdown_seconds, as_json)
         except SupervisorError as error:
             fields = {"failure": "start_refused", "severity": 1}
             event(_log, logging.CRITICAL, "service.refused", error=error.error, **fields)
@@ -109,7 +117,7 @@ def _logging(chosen: str) -> Iterator[None]:
         yield
 
 
-def _serve(host: str, port: int, shutdown_seconds: int) -> int:
+def _serve(host: str, port: int, shutdown_seconds: int, as_json: bool) -> int:
     settings = load_settings()
     try:
         import uvicorn
@@ -157,7 +165,15 @@ def _serve(host: str, port: int, shutdown_seconds: int) -> int:
             # The service itself ends late runs in time, so that whoever asked still hears of it.
             timeout_graceful_shutdown=shutdown_seconds + _LAST_WORDS,
         )
-        server = _server_of(uvicorn, config, _address(listening), app.state.service.stop)
+        address = _address(listening)
+        ready = {"address": address, "mode": settings.mode, "pid": os.getpid()}
+        server = _server_of(
+            uvicorn,
+            config,
+            address,
+            app.state.service.stop,
+            said=f"{json.dumps(ready)}\n" if as_json else "",
+        )
         server.run(sockets=[listening])
     return 0
 
@@ -198,7 +214,21 @@ def _exporting(metrics: Any) -> Any:
     return lambda: telemetry_sdk.shut_down([tracing, metering], seconds=FLUSH_SECONDS)
 
 
-def _server_of(uvicorn: Any, config: Any, address: str, stop: Callable[[], None]) -> Any:
+def _announce(text: str) -> None:
+    """Writes to stdout without waiting: a reader that does not read must not hold the service up."""
+
+    def write(fd: int) -> None:
+        with contextlib.suppress(OSError):
+            os.write(fd, text.encode())
+
+    if sys.stdout is not None:
+        # Past the stream's buffer, whose lock the end of the process would wait for.
+        threading.Thread(target=write, args=[sys.stdout.fileno()], daemon=True).start()
+
+
+def _server_of(
+    uvicorn: Any, config: Any, address: str, stop: Callable[[], None], *, said: str
+) -> Any:
     from cuo_checkpoint.logs import event
     from cuo_supervisor import gateway_provider
 
@@ -209,6 +239,8 @@ def _server_of(uvicorn: Any, config: Any, address: str, stop: Callable[[], None]
             await super().startup(sockets)
             if self.started:
                 event(_log, logging.INFO, "service.listening", address=address)
+                if said:
+                    _announce(said)
                 # The model client's own models warn about their annotations while they load.
                 warnings.filterwarnings("ignore", category=UserWarning, module=r"pydantic\.")
                 gateway_provider.start_warm_up()

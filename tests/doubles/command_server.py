@@ -1,6 +1,6 @@
-"""Commands without their start-up: imports `cyberos-cuo` once, then forks for each command.
+"""Commands without their start-up: imports both programs once, then forks for each command.
 
-Reads requests from a Unix socket on descriptor 0: JSON with argv and env, and four descriptors
+Reads requests from a Unix socket on descriptor 0: JSON with program, argv and env, and four descriptors
 (standard streams, and a pipe on which the process's id and later its wait status are written).
 Each command is a process of its own that ends by `sys.exit` as the installed one does.
 """
@@ -15,14 +15,17 @@ import socket
 import sys
 
 # What every command loads anyway; the model client is left out, since loading it is announced.
-import cuo_checkpoint.local  # noqa: F401
+import cuo_supervisor.cli.main
 import cuo_supervisor.cli.runs_cmd
 import cuo_supervisor.cli.supervisor_cmd
 import cuo_supervisor.compose  # noqa: F401
-from cuo_supervisor.cli.main import main
+from cuo_checkpoint.archive_entry import main as archive
+from cuo_supervisor.cli.entry import main as cyberos_cuo
+
+PROGRAMS = {"cyberos-cuo": cyberos_cuo, "cuo-archive": archive}
 
 
-def command(argv: list[str], env: dict[str, str], streams: list[int]) -> None:
+def command(program: str, argv: list[str], env: dict[str, str], streams: list[int]) -> None:
     """Becomes the command: its streams, environment and arguments, then its end."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -35,9 +38,9 @@ def command(argv: list[str], env: dict[str, str], streams: list[int]) -> None:
         )
     os.environ.clear()
     os.environ.update(env)
-    sys.argv = ["cyberos-cuo", *argv]
+    sys.argv = [program, *argv]
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    main()
+    sys.exit(PROGRAMS[program]())
 
 
 def serve(requests: socket.socket) -> None:
@@ -54,7 +57,7 @@ def serve(requests: socket.socket) -> None:
             asked = json.loads(data)
             pid = os.fork()
             if pid == 0:
-                command(asked["argv"], asked["env"], streams)
+                command(asked["program"], asked["argv"], asked["env"], streams)
             for stream in streams:
                 os.close(stream)
             os.write(told, f"{pid}\n".encode())

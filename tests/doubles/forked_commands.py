@@ -1,4 +1,4 @@
-"""`cyberos-cuo` as people run it, a process each; forked from one that has done the imports."""
+"""The commands as people run them, a process each; forked from one that has done the imports."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ class Said:
 class Forked:
     """A command forked from a process that has done the imports; looks like a Popen."""
 
-    def __init__(self, server: socket.socket, argv: list[str], env: dict[str, str], **streams: Any):
+    def __init__(
+        self,
+        server: socket.socket,
+        program: str,
+        argv: list[str],
+        env: dict[str, str],
+        **streams: Any,
+    ):
         fds, self._near = [], {}
         for name in ("stdin", "stdout", "stderr"):
             wanted = streams[name]
@@ -54,7 +61,8 @@ class Forked:
         near, far = os.pipe()
         self._told = os.fdopen(near, "rb")
         fds.append(far)
-        socket.send_fds(server, [json.dumps({"argv": argv, "env": env}).encode()], fds)
+        asked = {"program": program, "argv": argv, "env": env}
+        socket.send_fds(server, [json.dumps(asked).encode()], fds)
         for fd in fds:
             os.close(fd)
         self.pid = int(self._told.readline())
@@ -101,7 +109,9 @@ class Forked:
 
 @dataclass
 class Shell:
-    """Runs `cyberos-cuo` in an environment of its own. No command may ever show a traceback.
+    """Runs `cyberos-cuo`, or the other program, in an environment of its own.
+
+    No command may ever show a traceback.
 
     With a `server` commands are forked from it, which saves their imports; `installed()` runs the
     console script itself.
@@ -109,17 +119,19 @@ class Shell:
 
     env: dict[str, str] = field(default_factory=dict)
     server: socket.socket | None = None
+    program: str = "cyberos-cuo"
 
     def installed(self) -> Shell:
-        return Shell(self.env)
+        return Shell(self.env, None, self.program)
 
     def start(self, *words: str | bytes, **options: Any) -> Any:
         env = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8"} | self.env | options.pop("env", {})
         for name in ("stdin", "stdout", "stderr"):
             options.setdefault(name, subprocess.DEVNULL if name == "stdin" else subprocess.PIPE)
         if self.server is None:
-            return subprocess.Popen([COMMAND, *words], env=env, **options)
-        return Forked(self.server, [os.fsdecode(word) for word in words], env, **options)
+            return subprocess.Popen([COMMAND.with_name(self.program), *words], env=env, **options)
+        argv = [os.fsdecode(word) for word in words]
+        return Forked(self.server, self.program, argv, env, **options)
 
     def __call__(self, *words: str | bytes, given: bytes | None = None, **options: Any) -> Said:
         if given is not None:
