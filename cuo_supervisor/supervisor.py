@@ -308,7 +308,9 @@ class Supervisor:
                 catalog=catalog,
                 answered=given,
             )
-            told = None if given is None else Command(resume={given.interrupt_id: given.answer})
+            told: Any = (
+                None if given is None else Command(resume={given.interrupt_id: given.answer})
+            )
             final = await self._guarded(durable, told, config, context)
             return self._finish(final, span, dry_run=False)
 
