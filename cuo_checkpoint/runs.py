@@ -47,7 +47,7 @@ class RunReader:
         self, url: str, *, tenant_id: uuid.UUID | str, schema: str = "public", connections: int = 4
     ) -> None:
         self.tenant_id = ids.tenant_of(tenant_id)
-        self.engine: Engine = open_engine(url, schema=schema, connections=connections)
+        self.engine: Engine = open_engine(url, schema=schema, connections=connections, ping=False)
         """The connections, for other readers to share."""
 
     def for_tenant(self, tenant_id: uuid.UUID | str) -> RunReader:

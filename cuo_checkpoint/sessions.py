@@ -21,10 +21,13 @@ from cuo_checkpoint.translating import checked_conninfo, translated, without_con
 __all__ = ["open_engine", "reading", "settings"]
 
 
-def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> Engine:
+def open_engine(
+    url: str, *, schema: str = "public", connections: int = 4, ping: bool = True
+) -> Engine:
     """An engine for `url` (a URL or libpq conninfo) whose models stand in `schema`.
 
-    Opens nothing yet. A server or pooler drops idle connections: `reading` replaces such a one.
+    Opens nothing yet. A server or pooler drops idle connections, so each is checked when it is taken
+    from the pool; without `ping` only `reading` finds that out, and spares the round trip.
     Raises SettingInvalid for a string that names no database.
     """
     conninfo = checked_conninfo(url.replace("postgresql+psycopg://", "postgresql://", 1))
@@ -33,6 +36,7 @@ def open_engine(url: str, *, schema: str = "public", connections: int = 4) -> En
         creator=lambda: psycopg.connect(conninfo, prepare_threshold=None, client_encoding="utf8"),
         pool_size=1,
         max_overflow=max(connections - 1, 0),
+        pool_pre_ping=ping,
         isolation_level="REPEATABLE READ",
         hide_parameters=True,  # tracebacks of chained errors may be shown; values may not
         use_native_hstore=False,  # asking for its type would cost a query per connection
