@@ -106,7 +106,10 @@ def _catalog_then(settings: Settings, run: str) -> Catalog:
 
 
 def _explained_text(explanation: Explanation) -> str:
-    lines = [click.style(f"by the rules alone: {explanation.path}", bold=True)]
+    lines = [
+        click.style(f"by the rules alone: {explanation.path}", bold=True),
+        f"  {explanation.why} (as {explanation.persona_key})",
+    ]
     if not explanation.candidates:
         lines.append("  no skill has a word of this request in its phrases, name or keywords")
     for candidate in explanation.candidates:
@@ -123,6 +126,13 @@ def _skill_lines(candidate: ExplainedSkill) -> list[str]:
     for trigger in candidate.triggers:
         words = printable(" ".join(trigger.words))
         lines.append(f'  trigger     {trigger.share:.2f} of "{trigger.phrase}": {words}')
+    for name, words in (
+        ("keywords", candidate.keywords),
+        ("persona", candidate.persona_words),
+        ("unknown", candidate.unknown_words),
+    ):
+        if words:
+            lines.append(f"  {name:<11} {printable(', '.join(words))}")
     parts = ", ".join(f"{name} {value:g}" for name, value in candidate.components.items() if value)
     lines.append(f"  components  {parts}")
     if candidate.arguments:

@@ -179,7 +179,8 @@ def closest_phrases(
         for phrase in index.phrases
         if index.skills[phrase.skill] is skill
     ]
-    found = [entry for entry in found if entry[1] > 0]
+    # A phrase found by its grammar words alone ("the") explains nothing.
+    found = [entry for entry in found if any(not request.filler[at] for at in entry[2])]
     found.sort(key=lambda entry: (-entry[1], entry[0]))
     return [
         (text, share, tuple(request.tokens[at].text for at in sorted(places)))

@@ -16,12 +16,12 @@ asked about, reported or conditional: each keeps the skill out of the automatic 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
 from cuo_supervisor.core.arguments import find_arguments
-from cuo_supervisor.core.catalog import Catalog
+from cuo_supervisor.core.catalog import Catalog, SkillManifest
 from cuo_supervisor.core.caution import Caution, find_cautions
 from cuo_supervisor.core.extractors import Found
 from cuo_supervisor.core.lexicon import GENERIC_PARTY
@@ -37,10 +37,10 @@ from cuo_supervisor.core.matching import (
 )
 from cuo_supervisor.core.models import ASK_THRESHOLD, CASCADE_THRESHOLD_LOW, Candidate
 from cuo_supervisor.core.personas import Persona
-from cuo_supervisor.core.scoring_index import CatalogIndex
+from cuo_supervisor.core.scoring_index import CatalogIndex, SkillIndex
 from cuo_supervisor.core.text import Token, normalise_query, tokenise
 
-__all__ = ["DECIMALS", "GAP", "score_one_off"]
+__all__ = ["DECIMALS", "GAP", "most_unknown", "owned_words", "score_one_off", "unknown_words"]
 
 DECIMALS: Final = 4
 GAP: Final = 0.10
@@ -72,7 +72,7 @@ def score_one_off(query: str, persona: Persona, catalog: Catalog) -> list[Candid
     """
     index = CatalogIndex.of(catalog)
     request = lay_out(normalise_query(query), index)
-    owned = _owned_words(request, persona)
+    owned = owned_words(request, persona)
     cautions = find_cautions(request.reading)
     seen: dict[int, Found | None] = {}
     candidates = [
@@ -113,8 +113,7 @@ def _candidate(
     kinds: set[str] = {c.kind for c in cautions if _applies(c, request, match, found)}
     if tells(request, match):
         kinds.add("report")
-    unknown = strange > (_STRANGE_DESTRUCTIVE if manifest.is_destructive else _STRANGE)
-    if (missing or kinds or unknown) and confidence >= ASK_THRESHOLD:
+    if (missing or kinds or strange > most_unknown(manifest)) and confidence >= ASK_THRESHOLD:
         confidence = _ASK_CEILING
     if kinds & {"negation", "reversal"} and confidence < 0.5:
         # Too weak to ask about, and a model must not be the one to overlook the "not".
@@ -137,6 +136,11 @@ def _candidate(
         arguments={name: entry.value for name, entry in sorted(found.items())},
         score_components={name: round(value, DECIMALS) for name, value in components.items()},
     )
+
+
+def most_unknown(manifest: SkillManifest) -> float:
+    """The most `unexplained` weight with which a skill may still run unasked."""
+    return _STRANGE_DESTRUCTIVE if manifest.is_destructive else _STRANGE
 
 
 def _calibrate(raw: float) -> float:
@@ -164,6 +168,20 @@ def _explained(request: Request, match: Match, found: dict[str, Found]) -> tuple
         total += request.weights[at]
         own += request.weights[at] * quality
     return (own / total if total else 0.0), total - own
+
+
+def unknown_words(
+    request: Request, skill: SkillIndex, found: Mapping[str, Found]
+) -> tuple[str, ...]:
+    """The words that `unexplained` counts whole: content that is in no way the skill's own."""
+    spans = [(entry.start, entry.end) for entry in found.values()]
+    return tuple(
+        token.text
+        for at, token in enumerate(request.tokens)
+        if not (request.filler[at] or token.numeric or _inside(token, spans))
+        and word_quality(request, at, skill) == 0.0
+        and token.folded not in GENERIC_PARTY
+    )
 
 
 def _applies(caution: Caution, request: Request, match: Match, found: dict[str, Found]) -> bool:
@@ -200,7 +218,7 @@ def _close_second(candidates: list[Candidate]) -> list[Candidate]:
     ]
 
 
-def _owned_words(request: Request, persona: Persona) -> frozenset[str]:
+def owned_words(request: Request, persona: Persona) -> frozenset[str]:
     """Folded words of the request that stand in the persona's bank."""
     owned: set[str] = set()
     for words in _bank(persona.keyword_bank):
