@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 from ulid import ULID
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+import row_schemas
+
 from cuo_checkpoint import AuditKind, ChainKind, schemas
 from cuo_checkpoint.errors import CheckpointConflict
 from cuo_supervisor import catalog_threads
-from cuo_supervisor import schemas as supervisor_schemas
 from cuo_supervisor.cascade import GatewayFailure
 from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.compose import CuoStore, Place
@@ -38,11 +43,6 @@ class Runner:
         return InvocationResult(
             skill_name=manifest.skill_name, exit_code=0, stdout="{}", stderr="", duration_ms=1.5
         )
-
-
-def schema_of(kind: str) -> dict[str, Any]:
-    supervisors = {k.value for k in SupervisorAuditKind}
-    return supervisor_schemas.load(kind) if kind in supervisors else schemas.load(kind)
 
 
 @pytest.mark.parametrize("kind", [*AuditKind, *ChainKind])
@@ -77,16 +77,18 @@ async def test_every_row_of_a_busy_tenant_fits_its_schema(
 ) -> None:
     """All kinds a tenant's own calls can leave, each body and each row's bytes validated."""
     await busy(shared_place.app, tenant_id)
-    seen = set()
+    seen: dict[str, list[dict[str, Any]]] = {}
     for row in lens.audit():
-        body, whole = json.loads(row["body"]), json.loads(row["row_bytes"])
-        jsonschema.Draft202012Validator(schema_of(row["kind"])).validate(body)
-        jsonschema.Draft202012Validator(schemas.load("row")).validate(whole)
-        assert whole["body"] == body
+        row_schemas.check(row)
         assert "0912345678" not in row["body"]
-        seen.add(row["kind"])
+        seen.setdefault(row["kind"], []).append(json.loads(row["body"]))
     every = {k.value for enum in (AuditKind, ChainKind, SupervisorAuditKind) for k in enum}
-    assert seen == every - NOT_FROM_A_TENANTS_WORK
+    assert set(seen) == every - NOT_FROM_A_TENANTS_WORK
+    for kind, bodies in seen.items():
+        # Rows of one kind differ in what is null; the first few of the chains show all of it.
+        for body in bodies[:3] if kind == "cuo.checkpoint_written" else bodies:
+            for how, other in row_schemas.spoiled(body):
+                assert not row_schemas.validator(kind).is_valid(other), f"{kind}: {how}"
     counted = [json.loads(r["body"])["counted"] for r in lens.audit("approval")]
     assert counted == [True, False]
 
