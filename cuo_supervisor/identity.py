@@ -5,6 +5,8 @@ A rejection has a `reason` from a closed set and a message without anything from
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NoReturn, Protocol, get_args
@@ -180,6 +182,8 @@ class TokenVerifier:
                 leeway=self._leeway_s,
                 options={"require": _REQUIRED},
             )
+            if not _says_each_thing_once(token):
+                _reject("malformed")
         except jwt.ExpiredSignatureError:
             _reject("expired")
         except jwt.ImmatureSignatureError:
@@ -243,6 +247,29 @@ def check_persona(identity: Identity, persona: PersonaLike) -> None:
     # As text: semver's own equality overlooks build metadata, and that may be another prompt.
     if str(version) != persona.claim.rpartition("@")[2]:
         raise PersonaVersionMismatch(claimed, persona.claim)
+
+
+def _says_each_thing_once(token: str) -> bool:
+    """False if header or claims hold a name twice, at any depth: readers disagree on which counts,
+    so who signed one may have checked another than who believes it."""
+    for part in token.split(".")[:2]:
+        text = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+        try:
+            json.loads(text, object_pairs_hook=_unique)
+        except _Twice:
+            return False
+    return True
+
+
+class _Twice(Exception):
+    pass
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    out = dict(pairs)
+    if len(out) != len(pairs):
+        raise _Twice
+    return out
 
 
 def _roles(claim: Any) -> frozenset[str]:

@@ -22,9 +22,6 @@ __all__ = ["FileKeys", "KeySource", "PinnedKey", "UrlKeys", "key_source", "pin"]
 
 _FILE_MAX: Final = 1 << 20
 _RSA_MIN_BITS: Final = 2048
-_FETCH_S: Final = 3.0
-"""Time allowed for fetching keys; requests that need a key wait for it."""
-
 Algorithm = Literal["RS256", "ES256", "EdDSA"]
 
 
@@ -132,7 +129,8 @@ class UrlKeys:
 
     An unknown key id causes at most one fetch per cooldown, and so does an address that does
     not answer, or a flood of bad tokens would turn into a flood of slow fetches. When the
-    cache has expired and the address is down, tokens are refused rather than trusted.
+    cache has expired and the address is down, tokens are refused rather than trusted. A fetch is
+    bounded in time and size (`jwks_fetch`).
     """
 
     def __init__(self, url: str, *, cooldown_s: float, failure_cooldown_s: float) -> None:
@@ -172,11 +170,9 @@ class UrlKeys:
 
     def _connect(self) -> PyJWKClient:
         if self._client is None:
-            from jwt import PyJWKClient
+            from cuo_supervisor.jwks_fetch import BoundedClient
 
-            self._client = PyJWKClient(
-                self._url, timeout=_FETCH_S, cooldown_duration=self._cooldown_s
-            )
+            self._client = BoundedClient(self._url, cooldown_duration=self._cooldown_s)
         return self._client
 
 

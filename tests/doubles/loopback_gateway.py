@@ -27,6 +27,7 @@ import socket
 import ssl
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ class Recorded:
     target: str
     headers: tuple[tuple[str, str], ...]
     raw_body: bytes
+    at: float = field(default_factory=time.monotonic)
+    """When it was read whole, on this process's monotonic clock."""
 
     def header(self, name: str) -> str | None:
         """The value of a header, whatever its case; None when absent."""
@@ -129,6 +132,11 @@ class LoopbackGateway:
     def script(self, *steps: Step) -> None:
         """Queue treatments for the next requests, one each."""
         self._script.extend(steps)
+
+    def forget(self) -> None:
+        """Drops what was asked and what is still scripted."""
+        self.requests.clear()
+        self._script.clear()
 
     def __enter__(self) -> LoopbackGateway:
         self._thread = threading.Thread(target=self._run, name="loopback-gateway", daemon=True)

@@ -54,6 +54,8 @@ litellm_settings: {{num_retries: 0}}
 
 pytestmark = [
     pytest.mark.slow,
+    # On a crowded machine the proxy takes two minutes to come alive, and a command one to load LiteLLM.
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not PROXY, reason="LITELLM_PROXY names no proxy; scripts/litellm-proxy"),
 ]
 
@@ -89,7 +91,7 @@ def proxy(model: LoopbackGateway, tmp_path_factory: pytest.TempPathFactory) -> I
             start_new_session=True,
         )
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 400
         while not _alive(own):
             assert running.poll() is None, log.read_text("utf-8", "replace")[-2000:]
             assert time.monotonic() < until, "the proxy did not come alive"
@@ -110,8 +112,8 @@ def proxy(model: LoopbackGateway, tmp_path_factory: pytest.TempPathFactory) -> I
 
 @pytest.fixture(autouse=True)
 def forgotten(model: LoopbackGateway) -> None:
-    """Each test sees its own calls only."""
-    model.requests.clear()
+    """Each test sees its own calls only, and gets its own answers."""
+    model.forget()
 
 
 def _alive(own: str) -> bool:
@@ -138,7 +140,7 @@ def route(proxy: str, *, token: str = TOKEN) -> tuple[int, dict[str, Any], str]:
         },
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     return done.returncode, json.loads(done.stdout), done.stderr
@@ -182,11 +184,16 @@ def test_a_providers_refusal_is_the_gateways(
 
 
 def test_a_slow_provider_is_a_time_out(proxy: str, model: LoopbackGateway) -> None:
-    """The budget is ours: a provider that takes ten seconds costs three, and 75."""
-    model.script(Step("answer", PICK, delay_s=10.0))
+    """The budget is ours: a provider that takes a minute costs three seconds, and 75.
+
+    Measured from when the provider was asked: before that the command loads its client.
+    """
+    model.script(Step("answer", PICK, delay_s=60.0))
     code, answer, _ = route(proxy)
+    ended = time.monotonic()
     assert (code, answer["path_taken"], answer["cascade_outcome"]) == (75, "ask", "timeout")
-    assert (answer["ts_ns_end"] - answer["ts_ns_start"]) / 1e9 < 30
+    (asked,) = model.requests
+    assert ended - asked.at < 20
 
 
 def test_prose_is_asked_again(proxy: str, model: LoopbackGateway) -> None:

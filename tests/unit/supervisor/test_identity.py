@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import hmac
 import json
@@ -18,7 +19,8 @@ from typing import Any
 
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import given
 from hypothesis import strategies as st
@@ -86,7 +88,9 @@ def claims(**changes: Any) -> dict[str, Any]:
 
 def token(kid: str = "r", *, headers: dict[str, Any] | None = None, **changes: Any) -> str:
     algorithm, key = KEYS[kid]
-    return jwt.encode(claims(**changes), key, algorithm, headers={"kid": kid, **(headers or {})})
+    # Not jwt.encode: it refuses to sign some of the claims that a verifier must refuse.
+    said = json.dumps(claims(**changes)).encode()
+    return jwt.PyJWS().encode(said, key, algorithm, headers={"kid": kid, **(headers or {})})
 
 
 def forged(header: dict[str, Any], payload: Any, sign: Callable[[bytes], bytes]) -> str:
@@ -181,6 +185,24 @@ NOW = int(time.time())
         ({"tenant_id": ...}, "claim_missing"),
         ({"exp": "soon"}, "malformed"),
         ({"exp": float("inf")}, "malformed"),
+        ({"exp": [NOW + 300]}, "malformed"),
+        ({"exp": None}, "claim_missing"),
+        ({"exp": -1}, "expired"),
+        ({"nbf": "soon"}, "malformed"),
+        ({"nbf": {"at": NOW}}, "malformed"),
+        ({"iat": "now"}, "malformed"),
+        ({"iss": ["https://auth.example"]}, "issuer"),
+        ({"iss": 5}, "issuer"),
+        ({"iss": ISSUER.upper()}, "issuer"),
+        ({"iss": ISSUER + "/"}, "issuer"),
+        ({"aud": ["other", "more"]}, "audience"),
+        ({"aud": [AUDIENCE, 5]}, "audience"),
+        ({"aud": 5}, "audience"),
+        ({"aud": {AUDIENCE: True}}, "audience"),
+        ({"aud": AUDIENCE.upper()}, "audience"),
+        ({"sub": 7}, "subject"),
+        ({"sub": ["subject-7"]}, "subject"),
+        ({"sub": None}, "claim_missing"),
         ({"sub": ""}, "subject"),
         ({"sub": "a\0b"}, "subject"),
         ({"sub": "x" * 257}, "subject"),
@@ -188,6 +210,9 @@ NOW = int(time.time())
         ({"tenant_id": "{" + TENANT + "}"}, "tenant"),
         ({"tenant_id": TENANT.replace("-", "")}, "tenant"),
         ({"tenant_id": 5}, "tenant"),
+        ({"tenant_id": [TENANT]}, "tenant"),
+        ({"tenant_id": None}, "claim_missing"),
+        ({"tenant_id": TENANT + "\n"}, "tenant"),
         ({"tenant_id": LOCAL_TENANT_ID}, "tenant"),
         ({"tenant_id": SYSTEM_TENANT_ID}, "tenant"),
         ({"tenant_id": str(uuid.UUID(int=0))}, "tenant"),
@@ -195,6 +220,9 @@ NOW = int(time.time())
         ({"roles": []}, "role"),
         ({"roles": ["agent-personas", 5]}, "role"),
         ({"roles": {"agent-persona": True}}, "role"),
+        ({"roles": [["agent-persona"]]}, "role"),
+        ({"roles": "Agent-Persona"}, "role"),
+        ({"roles": "agent-persona,cuo-approver"}, "role"),
     ],
 )
 def test_wrong_claims(verifier: TokenVerifier, changes: dict[str, Any], expected: str) -> None:
@@ -270,6 +298,27 @@ def test_changed_content(verifier: TokenVerifier) -> None:
     head, _, tail = token().split(".")
     body = base64.urlsafe_b64encode(json.dumps(claims(tenant_id=str(uuid.uuid4()))).encode())
     assert reason(verifier, f"{head}.{body.rstrip(b'=').decode()}.{tail}") == "signature"
+
+
+@pytest.mark.parametrize(
+    ("header", "payload"),
+    [
+        ('{"alg":"RS256","kid":"r"}', '{%s,"tenant_id":"5e8f1d2a-0c1b-4b0a-9a53-0b8f5f2f7a12"}'),
+        ('{"alg":"RS256","kid":"r"}', '{"sub":"somebody",%s}'),
+        ('{"alg":"RS256","kid":"r"}', '{%s,"roles":["cuo-approver","agent-persona"]}'),
+        ('{"alg":"RS256","kid":"r"}', '{%s,"more":{"a":1,"a":2}}'),
+        ('{"alg":"none","kid":"r","alg":"RS256"}', "{%s}"),
+        ('{"alg":"RS256","kid":"x","kid":"r"}', "{%s}"),
+        ('{"alg":"RS256","kid":"r","\\u006bid":"r"}', "{%s}"),
+    ],
+)
+def test_a_name_said_twice_is_refused(verifier: TokenVerifier, header: str, payload: str) -> None:
+    """Well signed, but readers would disagree on what it says: claims and header, at any depth."""
+    said = payload % json.dumps(claims())[1:-1]
+    parts = [base64.urlsafe_b64encode(text.encode()).rstrip(b"=") for text in (header, said)]
+    signature = RSA.sign(b".".join(parts), padding.PKCS1v15(), hashes.SHA256())
+    parts.append(base64.urlsafe_b64encode(signature).rstrip(b"="))
+    assert reason(verifier, b".".join(parts).decode()) == "malformed"
 
 
 @pytest.mark.parametrize(
@@ -365,11 +414,14 @@ class KeyServer:
     status: int = 200
     body: bytes | None = None
     hits: int = 0
+    sent: int = 0
+    pace_s: float = 0.0
 
 
 @pytest.fixture
 def server() -> Iterator[KeyServer]:
     state = KeyServer("")
+    gone = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -380,7 +432,13 @@ def server() -> Iterator[KeyServer]:
                 self.send_header("Location", state.url + "/elsewhere")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            step = 65536 if not state.pace_s else 1
+            with contextlib.suppress(OSError):  # the client went away
+                for at in range(0, len(body), step):
+                    self.wfile.write(body[at : at + step])
+                    state.sent += step
+                    if state.pace_s and gone.wait(state.pace_s):
+                        return
 
         def log_message(self, *_: object) -> None:
             """Quiet."""
@@ -390,6 +448,7 @@ def server() -> Iterator[KeyServer]:
         thread.start()
         state.url = f"http://127.0.0.1:{http.server_address[1]}/jwks"
         yield state
+        gone.set()
         http.shutdown()
         thread.join()
 
@@ -435,6 +494,73 @@ def test_server_trouble(server: KeyServer, status: int, body: bytes) -> None:
     server.status, server.body = 200, None
     time.sleep(0.25)
     assert verifier.verify(token()).subject_id == "subject-7"
+
+
+def test_a_redirect_to_good_keys_is_not_followed(server: KeyServer) -> None:
+    """Whoever can make the address redirect must not choose the keys."""
+    server.status = 302
+    server.body = json.dumps(jwks("r")).encode()
+    assert reason(make(server.url), token()) == "keys_unavailable"
+    assert server.hits == 1
+
+
+def test_a_huge_answer_is_not_read_to_its_end(server: KeyServer) -> None:
+    """More than a key set can be: refused after a mebibyte, although the keys are in it."""
+    server.body = json.dumps({**jwks("r"), "more": "x" * (24 << 20)}).encode()
+    assert reason(make(server.url), token()) == "keys_unavailable"
+    assert server.sent < len(server.body)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pace_s", [0.4, 60.0], ids=["drips", "hangs"])
+def test_an_address_that_never_ends_holds_nobody_long(server: KeyServer, pace_s: float) -> None:
+    """Every wait is short, or there is one long one: the fetch ends all the same, and while it
+    cools down nobody waits again."""
+    server.pace_s = pace_s
+    verifier = make(server.url, failure_cooldown_s=60.0)
+    began = time.monotonic()
+    assert reason(verifier, token()) == "keys_unavailable"
+    first = time.monotonic() - began
+    assert 2.5 < first < 15
+    for _ in range(20):
+        assert reason(verifier, token()) == "keys_unavailable"
+    assert time.monotonic() - began - first < 2.5
+    assert server.hits == 1
+
+
+def test_no_proxy_stands_between_us_and_this_machine(
+    server: KeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy variable must not choose the keys of an address without TLS."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    assert make(server.url).verify(token()).subject_id == "subject-7"
+
+
+def test_rotation_under_load(server: KeyServer) -> None:
+    """While threads verify, the key changes: old and new tokens get a word each, never a fault."""
+    verifier = make(server.url, cooldown_s=0.0)
+    old, new = token("r"), token("e")
+    told: list[str] = []
+
+    def work() -> None:
+        for _ in range(15):
+            for one in (old, new):
+                try:
+                    told.append(verifier.verify(one).subject_id)
+                except IdentityRejected as refused:
+                    told.append(refused.reason)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    server.kids = ("e",)
+    for thread in threads:
+        thread.join()
+    assert len(told) == 120
+    assert set(told) <= {"subject-7", "key_unknown"}
+    assert verifier.verify(new).subject_id == "subject-7"
+    assert reason(verifier, old) == "key_unknown"
 
 
 def test_server_absent() -> None:
