@@ -19,6 +19,7 @@ from cuo_checkpoint import errors as store_errors
 from cuo_checkpoint.saver import PostgresCheckpointer
 from cuo_supervisor import catalog_threads
 from cuo_supervisor.catalog_loader import load_catalog
+from cuo_supervisor.compat import require_langgraph
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.scrub import scrub
 from cuo_supervisor.errors import (
@@ -242,11 +243,13 @@ def make_supervisor(
 ) -> Supervisor:
     """A supervisor with its real ports. `place=None` allows dry runs only.
 
-    `catalog` stands in for the one the settings name, which is then not read.
+    `catalog` stands in for the one the settings name, which is then not read. Raises ConfigError
+    for a LangGraph this version does not know, and for settings that are wrong.
 
     `say` makes it a one-shot command: the model client is loaded when first needed, which is
     announced, and the cascade's clock starts afterwards. Without it the caller warms the gateway.
     """
+    require_langgraph()
     gateway = Gateway(base_url=settings.gateway_url, token=settings.gateway_token)
     return Supervisor(
         catalog=load_catalog(settings.catalog) if catalog is None else catalog,

@@ -127,6 +127,11 @@ def _scrubbed(message: str) -> str:
 
 def _unexpected(error: Exception, as_json: bool, debug: bool) -> int:
     """An exception nobody planned. The store's errors are planned, wherever they surface."""
+    from cuo_supervisor.compat import import_problem
+
+    problem = import_problem(error)
+    if problem is not None:
+        return report("invalid_configuration", problem, USAGE, as_json)
     from cuo_supervisor.compose import translate
 
     known = translate(error)
