@@ -126,13 +126,13 @@ def _skill_lines(candidate: ExplainedSkill) -> list[str]:
     for trigger in candidate.triggers:
         words = printable(" ".join(trigger.words))
         lines.append(f'  trigger     {trigger.share:.2f} of "{trigger.phrase}": {words}')
-    for name, words in (
+    for name, counted in (
         ("keywords", candidate.keywords),
         ("persona", candidate.persona_words),
         ("unknown", candidate.unknown_words),
     ):
-        if words:
-            lines.append(f"  {name:<11} {printable(', '.join(words))}")
+        if counted:
+            lines.append(f"  {name:<11} {printable(', '.join(counted))}")
     parts = ", ".join(f"{name} {value:g}" for name, value in candidate.components.items() if value)
     lines.append(f"  components  {parts}")
     if candidate.arguments:

@@ -134,7 +134,8 @@ class LoopbackGateway:
         self._script.extend(steps)
 
     def forget(self) -> None:
-        """Drops what was asked and what is still scripted."""
+        """Drops what was asked and what is still scripted; misbehaves no more."""
+        self.mode = "ok"
         self.requests.clear()
         self._script.clear()
 

