@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime as dt
 import uuid
 from collections.abc import Collection, Generator, Mapping
 from contextlib import closing
@@ -28,6 +29,7 @@ from cuo_checkpoint.models import AuditRow, LogRow, RunIndex
 from cuo_checkpoint.run_records import AuditRecord
 from cuo_checkpoint.serde import text_to_tree
 from cuo_checkpoint.sessions import reading
+from cuo_checkpoint.shared_states import SharedStates
 
 __all__ = [
     "EventChunk",
@@ -155,11 +157,11 @@ def read_page(
         if index is None:
             return None
         with closing(_rows(conn, tenant_id, index, places, limit + 1, kinds)) as rows:
-            for row in rows:
+            for row, state in rows:
                 if len(found) == limit or size >= max_bytes:
                     more = True
                     break
-                encoded = _encoded(row)
+                encoded = _encoded(row, state)
                 found.append(encoded)
                 size += len(encoded)
                 places[row.thread_id] = row.seq
@@ -186,8 +188,8 @@ def stream_rows(
             return
         chunk, size = EventChunk([], {}), 0
         with closing(_rows(conn, tenant_id, index, after, None, kinds)) as rows:
-            for row in rows:
-                chunk.rows.append(_encoded(row))
+            for row, state in rows:
+                chunk.rows.append(_encoded(row, state))
                 chunk.places[row.thread_id] = row.seq
                 size += len(chunk.rows[-1])
                 if len(chunk.rows) == _FETCH or size >= _CHUNK_BYTES:
@@ -240,8 +242,10 @@ def read_state(
         query = run_queries.event_rows(
             tenant_id, index, after_seq=seq - 1, limit=1, kinds=None, with_state=True
         ).where(LogRow.seq == seq, LogRow.thread_id == thread_id)
-        row = conn.execute(query).one_or_none()
-        return None if row is None else text_to_tree(row.state)
+        rows = conn.execute(query).all()
+        shared = SharedStates(conn, tenant_id)
+        states = shared.of([(str(r.checkpoint_id), r.created_at, r.state) for r in rows])
+        return text_to_tree(states[0]) if states else None
 
 
 _INDEX: Final = select(
@@ -260,7 +264,9 @@ def _rows(
     after: Positions,
     limit: int | None,
     kinds: Collection[str] | None,
-) -> Generator[Row[Any]]:
+) -> Generator[tuple[Row[Any], str]]:
+    """Rows with their states in full."""
+    shared = SharedStates(conn, tenant_id)
     since, until = run_queries.span(index)
     given: dict[str, Any] = {
         "tenant": tenant_id,
@@ -281,16 +287,22 @@ def _rows(
     with conn.execute(query, given, execution_options={"stream_results": many}) as result:
         count = _FETCH_FIRST
         while rows := list(result.fetchmany(count)):
-            largest = max(len(row.state_json) for row in rows)
+            states = shared.of(
+                [
+                    (r.checkpoint_id, dt.datetime.fromisoformat(r.created_at), r.state_json)
+                    for r in rows
+                ]
+            )
+            largest = max(map(len, states))
             count = max(1, min(_FETCH, 4 * count, _FETCH_BYTES // max(1, largest)))
             while rows:
-                yield rows.pop(0)  # one that was sent is not kept
+                yield rows.pop(0), states.pop(0)  # one that was sent is not kept
 
 
-def _encoded(row: Row[Any]) -> bytes:
+def _encoded(row: Row[Any], state: str) -> bytes:
     """One row as JSON, its names as in the table and, for the state, as the log's readers know it."""
     said = row._asdict()
-    said["state_json"] = orjson.Fragment(said["state_json"])
+    said["state_json"] = orjson.Fragment(state)
     if said["langgraph"] is not None:
         said["langgraph"] = orjson.Fragment(said["langgraph"])
     return orjson.dumps(said)

@@ -33,7 +33,6 @@ from sqlalchemy import (
 )
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.orm import aliased
 
 from cuo_checkpoint.errors import InvalidIdentifier
 from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, RunIndex
@@ -45,11 +44,13 @@ __all__ = [
     "decisions",
     "encoded_rows",
     "event_rows",
+    "held_states",
     "index_rows",
+    "last_states",
     "older_than",
-    "pending",
     "place_of",
     "span",
+    "states_at",
     "to_cursor",
     "write_rows",
 ]
@@ -97,7 +98,8 @@ def event_rows(
     kinds: Collection[str] | None,
     with_state: bool,
 ) -> AnySelect:
-    """Log rows by seq; with the state in full and LangGraph's document, or without both."""
+    """Log rows by seq; with the state as stored (see `shared_states`) and LangGraph's document, or
+    without both."""
     row = LogRow
     between = span(index)
     query: AnySelect = select(
@@ -123,7 +125,7 @@ def event_rows(
     if with_state:
         query = query.add_columns(
             sql_cast(row.langgraph, Text).label("langgraph"),
-            sql_cast(func.coalesce(_held(row, between), row.state_json), Text).label("state"),
+            sql_cast(row.state_json, Text).label("state"),
         )
     else:
         base = sql_cast(postgresql.array(_LANGGRAPH_KEYS), ARRAY(Text))
@@ -143,7 +145,7 @@ def event_rows(
 
 @lru_cache(64)
 def encoded_rows(threads: int, by_kind: bool) -> AnySelect:
-    """Log rows by seq with the state in full, text wherever their JSON has text.
+    """Log rows by seq with the state as stored, text wherever their JSON has text.
 
     Built once for each shape, since building it takes longer than the rest of reading a page; so
     its values are parameters: tenant, run, since, until, size, then `kinds` and, for each thread of
@@ -161,9 +163,7 @@ def encoded_rows(threads: int, by_kind: bool) -> AnySelect:
         row.node_name,
         row.edge_from,
         row.edge_to,
-        sql_cast(func.coalesce(_held(row, (since, until)), row.state_json), Text).label(
-            "state_json"
-        ),
+        sql_cast(row.state_json, Text).label("state_json"),
         row.trace_id,
         func.to_char(row.created_at, _RFC3339).label("created_at"),
         row.thread_id,
@@ -262,53 +262,60 @@ def decisions(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     )
 
 
-def _held(row: Any, between: tuple[Any, Any]) -> ColumnElement[Any]:
-    """The state that a row shares, from the row that holds it; null for a row with its own.
-
-    Null too for a reference that is malformed, since one such row, written by hand, must not fail
-    the reading of the others. Not a join: the pattern's operator is not leakproof, so under row
-    security a join may compare ids only after the policy, that is after reading all rows of the
-    time between. Of a table without statistics, such as a new month's, that plan was chosen, and a
-    run of n rows read n times. Here a row with a state of its own looks for nothing, and for the others the
-    id is a value that the key may be searched by. Without statistics the planner may still take an
-    index that begins with the tenant only: for the first minute of a month, until autovacuum has looked.
-    """
-    holder = aliased(LogRow)
-    named = row.state_json["$state_of"].astext
-    state = (
-        select(holder.state_json)
-        .where(
-            holder.tenant_id == row.tenant_id,
-            holder.created_at == row.created_at,
-            holder.checkpoint_id == sql_cast(named, postgresql.UUID(as_uuid=True)),
-            # Constants, so that the planner opens these months only.
-            holder.created_at.between(*between),
-        )
-        .correlate(row)
-        .scalar_subquery()
+def states_at(tenant_id: uuid.UUID, places: Collection[tuple[uuid.UUID, dt.datetime]]) -> AnySelect:
+    """The states of rows by id and time: values, so that the key is searched whatever the planner knows."""
+    row = LogRow
+    times = [at for _, at in places]
+    return select(
+        row.checkpoint_id, row.created_at, sql_cast(row.state_json, Text).label("state")
+    ).where(
+        row.tenant_id == tenant_id,
+        row.checkpoint_id.in_(sorted({id_ for id_, _ in places})),
+        row.created_at.between(min(times), max(times)),
     )
-    return case((named.regexp_match(_UUID), state))
 
 
-def pending(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
+def last_states(tenant_id: uuid.UUID, group: Sequence[Row[Any]]) -> AnySelect:
     """What the newest state says of runs that have not decided, which lie in the same months.
 
     One row a run, found by its key. The state itself stays in the database: it may be megabytes.
+    `held_by` names the row that holds it, if another one does.
     """
-    row = LogRow
     spans = [span(index) for index in group]
-    between = min(s[0] for s in spans), max(s[1] for s in spans)
-    state = func.coalesce(_held(row, between), row.state_json, type_=postgresql.JSONB)
+    places = [index.last_rows[-1] for index in group if index.last_rows]
+    return _said_at(tenant_id, places, (min(s[0] for s in spans), max(s[1] for s in spans)))
+
+
+def held_states(tenant_id: uuid.UUID, rows: Sequence[Row[Any]]) -> AnySelect:
+    """The same of the rows that hold the states of `rows`."""
+    times = [row.created_at for row in rows]
+    places = [uuid.UUID(row.held_by) for row in rows]
+    return _said_at(tenant_id, places, (min(times), max(times)))
+
+
+def _said_at(
+    tenant_id: uuid.UUID, ids: Sequence[uuid.UUID], between: tuple[dt.datetime, dt.datetime]
+) -> AnySelect:
+    row = LogRow
+    state = row.state_json
     said = func.jsonb_build_object(
         *("persona_key", state["persona_key"]),
         *("path_taken", state["branch_decision"]),
         *("model", state[("llm_pick", "skill_name")]),
         *("rules", state[("rule_scores", "0", "skill_name")]),
     )
+    named = state["$state_of"].astext
     return (
-        select(row.run_id, sql_cast(said, Text))
+        select(
+            row.run_id,
+            row.checkpoint_id,
+            row.created_at,
+            sql_cast(said, Text).label("said"),
+            # One that is malformed, written by hand, must not fail the reading of the others.
+            case((named.regexp_match(_UUID), named)).label("held_by"),
+        )
         .where(row.tenant_id == tenant_id)
-        .where(row.checkpoint_id.in_([index.last_rows[-1] for index in group if index.last_rows]))
+        .where(row.checkpoint_id.in_(ids))
         .where(row.created_at.between(*between))
     )
 

@@ -22,6 +22,7 @@ from cuo_checkpoint.models import RunIndex
 from cuo_checkpoint.run_records import AuditRecord, EventRecord, RunPage, RunSummary, WriteRecord
 from cuo_checkpoint.serde import text_to_tree
 from cuo_checkpoint.sessions import open_engine, reading
+from cuo_checkpoint.shared_states import SharedStates
 
 if TYPE_CHECKING:
     from cuo_checkpoint.verify import RunVerification
@@ -161,7 +162,12 @@ class RunReader:
                 kinds=kinds,
                 with_state=with_state,
             )
-            return [_event(row) for row in conn.execute(query)]
+            rows = conn.execute(query).all()
+            states: Sequence[str | None] = [None] * len(rows)
+            if with_state:
+                shared = SharedStates(conn, self.tenant_id)
+                states = shared.of([(str(r.checkpoint_id), r.created_at, r.state) for r in rows])
+            return [_event(row, state) for row, state in zip(rows, states, strict=True)]
 
     def audit(self, run_id: uuid.UUID | str) -> list[AuditRecord]:
         """The run's audit chain in order, unchecked; empty for a run unknown here."""
@@ -227,8 +233,7 @@ class RunReader:
             said.update((run, json.loads(body)) for run, body in conn.execute(query))
             undecided = [row for row in group if row.run_id not in said and _may_decide(row)]
             if undecided:
-                query = run_queries.pending(self.tenant_id, undecided)
-                pending.update((run, _pending(json.loads(t))) for run, t in conn.execute(query))
+                pending.update(self._pending(conn, undecided))
         return [
             RunSummary(
                 row.run_id,
@@ -246,6 +251,19 @@ class RunReader:
             )
             for row in rows
         ]
+
+    def _pending(self, conn: Connection, undecided: Sequence[Row[Any]]) -> dict[uuid.UUID, Any]:
+        """What runs without a decision were about to decide, by their newest states."""
+        rows = conn.execute(run_queries.last_states(self.tenant_id, undecided)).all()
+        sharing = [row for row in rows if row.held_by is not None]
+        held: dict[Any, str] = {}
+        if sharing:
+            found = conn.execute(run_queries.held_states(self.tenant_id, sharing))
+            held = {(str(row.checkpoint_id), row.created_at): row.said for row in found}
+        return {
+            row.run_id: _pending(json.loads(held.get((row.held_by, row.created_at), row.said)))
+            for row in rows
+        }
 
 
 class _Wanted(NamedTuple):
@@ -291,9 +309,10 @@ def _run_id(value: uuid.UUID | str) -> uuid.UUID:
     return value if isinstance(value, uuid.UUID) else ids.run_id_from_ulid(value)
 
 
-def _event(row: Row[Any]) -> EventRecord:
+def _event(row: Row[Any], state: str | None) -> EventRecord:
     values = _digests_in_hex(row)
-    langgraph, state = values.pop("langgraph"), values.pop("state")
+    values.pop("state")
+    langgraph = values.pop("langgraph")
     return EventRecord(
         **values,
         langgraph=None if langgraph in (None, "{}") else text_to_tree(langgraph),
