@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from cuo_supervisor.compose import Place
 from cuo_supervisor.http import pages, routes_health, routes_runs, routes_supervisor
+from cuo_supervisor.http.document import with_examples
 from cuo_supervisor.http.guard import Guard
 from cuo_supervisor.http.metrics import Metrics
 from cuo_supervisor.http.options import Options
@@ -65,6 +66,7 @@ def create_app(
         redirect_slashes=False,  # would answer with an address made from the Host header
         lifespan=lifespan,
     )
+    app.openapi = with_examples(app, app.openapi)  # type: ignore[method-assign]
     app.state.service = service
     app.state.metrics = metrics or Metrics()
     app.state.readiness = None

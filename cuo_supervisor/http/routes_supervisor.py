@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from secrets import token_bytes
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header
 from starlette.responses import Response
@@ -11,6 +11,7 @@ from starlette.responses import Response
 from cuo_supervisor.core.models import RoutingDecision
 from cuo_supervisor.errors import DataError, PermissionDenied, StateVersionUnsupported, UsageError
 from cuo_supervisor.http.auth import Caller, TheService
+from cuo_supervisor.http.examples import DECISION, WAITING
 from cuo_supervisor.http.problems import Problem
 from cuo_supervisor.http.responses import PROBLEMS, problem
 from cuo_supervisor.http.schemas import AnswerRequest, RouteRequest
@@ -23,12 +24,25 @@ __all__ = ["answer_run", "router"]
 
 router = APIRouter(prefix="/v1/cuo", responses=PROBLEMS)
 
+_MEANT: Final = "ask, defer, blocked and failed are answers too."
+
+
+def _shown(description: str, example: Any) -> dict[str, Any]:
+    return {
+        "description": description,
+        "model": RoutingDecision,
+        "content": {"application/json": {"example": example}},
+    }
+
 
 @router.post(
     "/supervisor/route",
     response_model=RoutingDecision,
     tags=["supervisor"],
-    responses={202: {"description": "The run waits for an approval.", "model": RoutingDecision}},
+    responses={
+        200: _shown("Decided: " + _MEANT, DECISION),
+        202: _shown("The run waits for an approval.", WAITING),
+    },
     summary="Decide one request, and carry it out where the gates allow",
 )
 async def route(
@@ -66,7 +80,10 @@ async def route(
     "/runs/{run_id}/resume",
     response_model=RoutingDecision,
     tags=["supervisor"],
-    responses={409: problem("The run does not wait, or was answered before.")},
+    responses={
+        200: _shown("The run's decision: " + _MEANT, DECISION),
+        409: problem("The run does not wait, or was answered before."),
+    },
     summary="Answer a run that waits for approval",
 )
 async def resume(run_id: str, body: AnswerRequest, caller: Caller, service: TheService) -> Response:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cuo_supervisor.core.envelope import MAX_QUERY_BYTES
+from cuo_supervisor.http import examples
 
 __all__ = [
     "AnswerRequest",
@@ -30,6 +31,10 @@ _RUN = "019392f4-5b3a-7c1e-9d43-0f7f8a2b6c11"
 
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+def _like(*shown: Any) -> ConfigDict:
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": [*shown]})
 
 
 class Checkpoint(_Document):
@@ -110,6 +115,8 @@ class Run(_Document):
     Before that `pending` says, where the run's state does, its persona, path and skill.
     """
 
+    model_config = _like(examples.RUN)
+
     run_id: str
     ulid: str
     thread_id: str
@@ -127,6 +134,8 @@ class Run(_Document):
 
 class RunPageDocument(_Document):
     """Runs, newest first. A page may be short, even empty, and still have a `next`."""
+
+    model_config = _like({"runs": [examples.RUN], "next": None})
 
     runs: list[Run]
     next: str | None
@@ -146,6 +155,12 @@ class Dropped(_Document):
 
 class Verification(_Document):
     """What recomputing the run showed: chain, digests, counts, index."""
+
+    model_config = _like(
+        examples.VERIFICATION,
+        examples.VERIFICATION
+        | {"ok": False, "problems": ["seq 2: the row is not what chain row 3 vouches for"]},
+    )
 
     tenant_id: str
     run_id: str
@@ -200,6 +215,8 @@ class AnswerRequest(_Document):
 
 class Readiness(_Document):
     """Whether requests can be served: `checks` says of what."""
+
+    model_config = _like(examples.READY, {"ready": False, "checks": {"log": "store_unreachable"}})
 
     ready: bool
     checks: dict[str, str]
