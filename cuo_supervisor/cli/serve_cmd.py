@@ -126,6 +126,7 @@ def _serve(host: str, port: int, shutdown_seconds: int, as_json: bool) -> int:
         from cuo_checkpoint.gauges import Gauges, observe
         from cuo_supervisor import telemetry
         from cuo_supervisor.http import Options, create_app
+        from cuo_supervisor.http.listening import Impatient
         from cuo_supervisor.http.metrics import Metrics
         from cuo_supervisor.http.options import is_loopback
     except ModuleNotFoundError as error:
@@ -154,7 +155,7 @@ def _serve(host: str, port: int, shutdown_seconds: int, as_json: bool) -> int:
         stack.enter_context(_reloading(settings, app.state.service.supervisor))
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=Impatient,
             lifespan="on",
             access_log=False,  # its lines hold query strings; the guard tells of each response
             log_config=None,

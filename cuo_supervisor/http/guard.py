@@ -6,6 +6,7 @@ Written as plain ASGI: a streamed response must pass through it chunk by chunk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Final
@@ -47,6 +48,10 @@ class CutOff(Exception):
     """A response that had begun could not be completed. For the server, which then hangs up."""
 
 
+class _HeadSent(Exception):
+    """HEAD is answered as GET would be, up to the body: none is made, and no stream is read."""
+
+
 class Guard:
     """Checks host, origin, sizes and body of a request; adds security headers to the response.
 
@@ -73,6 +78,9 @@ class Guard:
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
             return
+        head = scope["method"] == "HEAD"
+        if head:
+            scope = {**scope, "method": "GET"}
         started = False
         status, began = 0, time.perf_counter()
 
@@ -85,16 +93,22 @@ class Guard:
                     headers.setdefault(name, value)
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
+            if head and message["type"] == "http.response.start":
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+                raise _HeadSent
 
         try:
             self._check(scope)
             await self._app(scope, await self._with_body(scope, receive), out)
+        except _HeadSent:
+            pass
         except Exception as error:
             problem = problem_of(error) or unexpected(error)
             if started:
                 # Too late for a status: the connection must break, or a cut stream looks whole.
                 raise CutOff(problem.error) from None
-            await self._render(scope, problem)(scope, receive, out)
+            with contextlib.suppress(_HeadSent):
+                await self._render(scope, problem)(scope, receive, out)
         finally:
             tell_response(scope, status, (time.perf_counter() - began) * 1000.0)
 

@@ -196,15 +196,15 @@ class _Stream(StreamingResponse):
     async def stream_response(self, send: Send) -> None:
         # The first rows come before the status, so that a failure can still say what it is.
         rows = aiter(self.body_iterator)
-        chunk = await anext(rows, b"")
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
         try:
+            chunk = await anext(rows, b"")
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": self.status_code,
+                    "headers": self.raw_headers,
+                }
+            )
             while chunk:
                 async with asyncio.timeout(self._write_seconds):
                     await send({"type": "http.response.body", "body": chunk, "more_body": True})

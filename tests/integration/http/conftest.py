@@ -22,6 +22,7 @@ from pydantic import SecretStr
 from cuo_supervisor.compose import Place
 from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.http import Options, create_app
+from cuo_supervisor.http.listening import HEAD_SECONDS, Impatient
 from cuo_supervisor.settings import Settings
 
 ISSUER = "https://auth.example"
@@ -84,11 +85,11 @@ def settings_for(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Se
 
 
 @contextlib.contextmanager
-def serving(app: Any) -> Iterator[Api]:
+def serving(app: Any, protocol: type[Impatient] = Impatient) -> Iterator[Api]:
     """The app behind a real server on a free port, in a thread of this process."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(app, http="h11", lifespan="on", log_level="critical", proxy_headers=False)
+        uvicorn.Config(app, http=protocol, lifespan="on", log_level="critical", proxy_headers=False)
     )
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
@@ -119,10 +120,17 @@ def serve_on(settings_for: Callable[[str], Settings]) -> Iterator[Callable[..., 
     """Starts further services, on other databases or with other options."""
     with contextlib.ExitStack() as stack:
 
-        def start(dsn: str, *, catalog: Path | None = None, **options: Any) -> Api:
+        def start(
+            dsn: str,
+            *,
+            catalog: Path | None = None,
+            head_seconds: float = HEAD_SECONDS,
+            **options: Any,
+        ) -> Api:
             settings = settings_for(dsn).model_copy(update={"catalog": catalog})
             app = create_app(settings, Place(dsn, "public"), options=Options(**options))
-            return stack.enter_context(serving(app))
+            protocol = type("Protocol", (Impatient,), {"seconds": head_seconds})
+            return stack.enter_context(serving(app, protocol))
 
         yield start
 

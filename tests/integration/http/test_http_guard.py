@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import socket
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+
+from cuo_checkpoint import CheckpointWriter
 
 ROUTE = "/v1/cuo/supervisor/route"
 
@@ -131,3 +134,65 @@ def test_metrics_are_for_this_machine(api: Any, tenant_id: str, token: Any) -> N
     with api.client(token(tenant_id)) as client:
         shown = client.get("/metrics", headers={"X-Forwarded-For": "203.0.113.9"})
         assert shown.status_code == 200
+
+
+@pytest.mark.parametrize("accept", ["application/json", "application/x-ndjson"])
+def test_head_is_get_without_its_body(
+    serve_on: Callable[..., Any], shared_place: Any, store: Any, tenant_id: str, token: Any,
+    accept: str,
+) -> None:  # fmt: skip
+    """Same status and headers, on a connection that serves on; a stream is not read for it."""
+    run_id = uuid.uuid4()
+    CheckpointWriter(store).write(run_id, "run_started", {})
+    api = serve_on(shared_place.app, streams=1)
+    with api.client(token(tenant_id), headers={"Accept": accept}) as client:
+        paths = [f"/v1/cuo/runs/{run_id}/checkpoints", "/v1/cuo/runs", "/healthz", "/login"]
+        for path in [*paths, f"/v1/cuo/runs/{uuid.uuid4()}/checkpoints", "/runs", "/nowhere"]:
+            got = client.get(path, follow_redirects=False)
+            for _ in range(2):
+                head = client.head(path, follow_redirects=False)
+                assert (head.status_code, head.content) == (got.status_code, b"")
+                moving = ("date", "content-length", "transfer-encoding")
+                told = [
+                    {k: v for k, v in answer.headers.items() if k not in moving}
+                    for answer in (head, got)
+                ]
+                assert told[0] == told[1]
+
+
+def test_other_methods_are_told_which_there_are(client: httpx.Client) -> None:
+    """405 with Allow, also for OPTIONS and methods nobody knows."""
+    for method in ("OPTIONS", "TRACE", "BREW"):
+        answer = client.request(method, "/v1/cuo/runs")
+        assert (answer.status_code, answer.json()["error"]) == (405, "method_not_allowed")
+        assert answer.headers["allow"] == "GET"
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
+def test_a_head_that_does_not_come_is_not_waited_for(
+    serve_on: Callable[..., Any], shared_place: Any, sent: bytes
+) -> None:
+    """Whoever trickles a request is cut off after the time for a head, however busy they look."""
+    api = serve_on(shared_place.app, head_seconds=0.6)
+    where = urlsplit(api.url)
+    with socket.create_connection((where.hostname or "", where.port or 0)) as conn:
+        conn.settimeout(0.1)
+        conn.sendall(sent)
+        began = time.monotonic()
+        said: bytes | None = None
+        while said is None:
+            assert time.monotonic() - began < 20
+            try:
+                if sent:
+                    conn.sendall(b"a")
+                said = conn.recv(100)
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                said = b""
+        assert said == b""
+        assert time.monotonic() - began > 0.4
+    with api.client() as client:
+        for _ in range(2):
+            assert client.get("/healthz").status_code == 200
+            time.sleep(0.8)  # longer than a head may take: a kept connection is no late head
