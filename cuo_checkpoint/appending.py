@@ -10,7 +10,7 @@ from typing import Any, Final
 from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import ids
-from cuo_checkpoint.canonical import JsonValue, canonical_bytes
+from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.configs import CallConfig
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import InvalidIdentifier, SerialiseError
@@ -49,7 +49,7 @@ class Append:
     checkpoint_id: str = ""
     parent_id: str | None = None
     events: Sequence[Event] = ()
-    document: Mapping[str, JsonValue] | None = None
+    document: Encoded | None = None
     state: Encoded | None = None
     writes: Sequence[WriteSet] = ()
     outbox: Sequence[tuple[str, str]] = ()
@@ -144,8 +144,8 @@ class AppendPlans(ReadPlans):
             state.sha256 if state is not None else None,
             state is not None and len(state.text) > SHARE_ABOVE_BYTES,
             write_sets_json(what.writes),
-            [kind for kind, _ in what.outbox],
-            [body for _, body in what.outbox],
+            _text_array([kind for kind, _ in what.outbox]),
+            _text_array([body for _, body in what.outbox]),
             what.run_state,
             self.strict_parent and not what.deliberate,
             what.adopt,
@@ -284,3 +284,9 @@ class AppendPlans(ReadPlans):
                 break
         if tracker.failure is not None:
             raise tracker.failure
+
+
+def _text_array(items: Sequence[str]) -> str:
+    """An array of texts as PostgreSQL reads it; the driver's own way looks at each value's type."""
+    quoted = (item.replace("\\", "\\\\").replace('"', '\\"') for item in items)
+    return "{" + ",".join(f'"{item}"' for item in quoted) + "}"

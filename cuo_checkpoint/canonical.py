@@ -84,7 +84,9 @@ def encoded_bytes(tree: JsonValue) -> bytes:
         fast = orjson.dumps(tree, option=_STRICT | orjson.OPT_SORT_KEYS)
     except TypeError as error:
         raise _explain(tree) from error
-    return canonical_bytes(tree) if any(lead in fast for lead in _BEYOND_BMP) else fast
+    if fast.isascii() or not any(lead in fast for lead in _BEYOND_BMP):
+        return fast
+    return canonical_bytes(tree)
 
 
 def sha256_hex(data: bytes) -> str:

@@ -12,7 +12,10 @@ from langchain_core.runnables import RunnableConfig
 from cuo_checkpoint import ids
 from cuo_checkpoint.errors import InvalidIdentifier
 
-__all__ = ["CallConfig", "metadata_of", "tuple_config"]
+__all__ = ["NEW_THREAD", "CallConfig", "metadata_of", "tuple_config"]
+
+NEW_THREAD: Final = "__cuo_new_thread"
+"""In `configurable`: the caller has just minted the thread's id, so its run need not read it first."""
 
 _RUNTIME: Final = "__pregel_runtime"
 _DURABILITY: Final = "__pregel_durability"
@@ -40,6 +43,7 @@ class CallConfig:
     control: Any
     durability: str | None
     recursion_limit: int | None
+    new_thread: bool
     outer: tuple[str, str] | None = None
     """Of a subgraph: its parent's namespace, and the checkpoint there that scheduled it."""
 
@@ -74,6 +78,7 @@ class CallConfig:
             control=getattr(runtime, "control", None),
             durability=values.get(_DURABILITY),
             recursion_limit=config.get("recursion_limit"),
+            new_thread=values.get(NEW_THREAD) is True,
             outer=_outer(values),
         )
 

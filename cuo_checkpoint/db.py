@@ -27,6 +27,7 @@ from psycopg_pool import AsyncConnectionPool, ConnectionPool, PoolTimeout
 
 from cuo_checkpoint import errors
 from cuo_checkpoint._sql import ROLE
+from cuo_checkpoint.looping import refuse_proactor, settled
 from cuo_checkpoint.translating import (
     admitted,
     is_connection_loss,
@@ -54,6 +55,8 @@ class Call:
     params: Sequence[Any]
     retried_params: Sequence[Any] | None = None
     more: Sequence[Sequence[Any]] = ()
+    known: Rows | None = None
+    """The rows, where they are known without asking."""
     about: Any = None
     """What telemetry may count once this is committed; see `telemetry.Watch`."""
 
@@ -167,7 +170,7 @@ class SyncDriver:
                     call = plan.send([])
                     continue
                 try:
-                    rows = self._execute(call, months)
+                    rows = call.known or self._execute(call, months)
                 except errors.CheckpointError as error:
                     call = plan.throw(error)
                 else:
@@ -183,20 +186,16 @@ class SyncDriver:
         params = call.params
         while True:
             try:
-                with self.pool().connection() as conn:
-                    cursor = conn.cursor(row_factory=tuple_row)
-                    if not self._admitted:
-                        found = cursor.execute(ROLE, prepare=False, binary=True).fetchone()
-                        self._admitted = admitted(found, conn.info.encoding)
-                    if not call.more:
-                        cursor.execute(call.query, params, prepare=False, binary=True)
-                        rows: Rows = cursor.fetchall()
-                        return rows
-                    with conn.transaction():
-                        for each in (params, *call.more):
-                            cursor.execute(call.query, each, prepare=False, binary=True)
-                            rows = cursor.fetchall()
-                    return rows
+                pool = self.pool()
+                conn = pool.getconn()
+                try:
+                    # In autocommit there is nothing left to commit, nor to roll back.
+                    if conn.autocommit:
+                        return self._sent(conn, call, params)
+                    with conn:
+                        return self._sent(conn, call, params)
+                finally:
+                    pool.putconn(conn)
             except psycopg.Error as error:
                 if is_missing_month(error) and not attempts.months:
                     attempts.months = True
@@ -209,6 +208,20 @@ class SyncDriver:
                     params = call.retried_params or call.params
                     self._weed()
                 time.sleep(delay)
+
+    def _sent(self, conn: psycopg.Connection[Any], call: Call, params: Sequence[Any]) -> Rows:
+        cursor = conn.cursor(row_factory=tuple_row)
+        if not self._admitted:
+            found = cursor.execute(ROLE, prepare=False, binary=True).fetchone()
+            self._admitted = admitted(found, conn.info.encoding)
+        if not call.more:
+            cursor.execute(call.query, params, prepare=False, binary=True)
+            return cursor.fetchall()
+        with conn.transaction():
+            for each in (params, *call.more):
+                cursor.execute(call.query, each, prepare=False, binary=True)
+                rows = cursor.fetchall()
+        return rows
 
     def pools(self) -> list[ConnectionPool[Any]]:
         """The pool in use, if one is; opens none."""
@@ -258,9 +271,11 @@ class AsyncDriver:
         loop = asyncio.get_running_loop()
         opening = self._pools.get(loop)
         if opening is None:
-            _refuse_proactor(loop)
+            refuse_proactor(loop)
             opening = self._pools[loop] = loop.create_task(self._opened())
         try:
+            if opening.done():
+                return opening.result()
             # One caller's cancellation must not close what the others wait for.
             return await asyncio.shield(opening)
         except (psycopg.Error, errors.StoreUnavailable):
@@ -305,13 +320,13 @@ class AsyncDriver:
             while True:
                 if isinstance(call, Wait):
                     if call.futures:
-                        await asyncio.wait(map(_followed, call.futures), timeout=call.seconds)
+                        await settled(call.futures, call.seconds)
                     else:
                         await asyncio.sleep(call.seconds)
                     call = plan.send([])
                     continue
                 try:
-                    rows = await self._execute(call, months)
+                    rows = call.known or await self._execute(call, months)
                 except errors.CheckpointError as error:
                     call = plan.throw(error)
                 else:
@@ -328,20 +343,14 @@ class AsyncDriver:
         while True:
             try:
                 pool = await self.pool()
-                async with pool.connection() as conn:
-                    cursor = conn.cursor(row_factory=tuple_row)
-                    if not self._admitted:
-                        await cursor.execute(ROLE, prepare=False, binary=True)
-                        self._admitted = admitted(await cursor.fetchone(), conn.info.encoding)
-                    if not call.more:
-                        await cursor.execute(call.query, params, prepare=False, binary=True)
-                        rows: Rows = await cursor.fetchall()
-                        return rows
-                    async with conn.transaction():
-                        for each in (params, *call.more):
-                            await cursor.execute(call.query, each, prepare=False, binary=True)
-                            rows = await cursor.fetchall()
-                    return rows
+                conn = await pool.getconn()
+                try:
+                    if conn.autocommit:
+                        return await self._asent(conn, call, params)
+                    async with conn:
+                        return await self._asent(conn, call, params)
+                finally:
+                    await pool.putconn(conn)
             except psycopg.Error as error:
                 if is_missing_month(error) and not attempts.months:
                     attempts.months = True
@@ -354,6 +363,22 @@ class AsyncDriver:
                     params = call.retried_params or call.params
                     await self._weed()
                 await asyncio.sleep(delay)
+
+    async def _asent(
+        self, conn: psycopg.AsyncConnection[Any], call: Call, params: Sequence[Any]
+    ) -> Rows:
+        cursor = conn.cursor(row_factory=tuple_row)
+        if not self._admitted:
+            await cursor.execute(ROLE, prepare=False, binary=True)
+            self._admitted = admitted(await cursor.fetchone(), conn.info.encoding)
+        if not call.more:
+            await cursor.execute(call.query, params, prepare=False, binary=True)
+            return await cursor.fetchall()
+        async with conn.transaction():
+            for each in (params, *call.more):
+                await cursor.execute(call.query, each, prepare=False, binary=True)
+                rows = await cursor.fetchall()
+        return rows
 
     async def _weed(self) -> None:
         try:
@@ -370,18 +395,3 @@ class AsyncDriver:
         await asyncio.wait([opening])
         if not opening.cancelled() and opening.exception() is None:
             await opening.result().close()
-
-
-def _followed(future: Future[None]) -> asyncio.Future[None]:
-    """Only for waiting: whoever set an error there raises it, so here it counts as seen."""
-    mine = asyncio.wrap_future(future)
-    mine.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return mine
-
-
-def _refuse_proactor(loop: asyncio.AbstractEventLoop) -> None:
-    if type(loop).__name__ == "ProactorEventLoop":
-        raise errors.SchemaNotReady(
-            "psycopg cannot run on Windows' default event loop.",
-            remedy="Use asyncio.run(main(), loop_factory=asyncio.SelectorEventLoop), or the sync methods.",
-        )

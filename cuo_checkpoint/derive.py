@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 __all__ = [
@@ -157,6 +158,7 @@ def task_of_path(path: str, sends: Sequence[str] = ()) -> TaskRef | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def _triggered(channel: str) -> str | None:
     if channel.startswith(PREFIX_BRANCH):
         return channel[len(PREFIX_BRANCH) :]

@@ -6,7 +6,9 @@ request_id (ULID), run_id (UUID) and X-Cuo-Decision-Id name one thing.
 
 from __future__ import annotations
 
+import re
 import uuid
+from functools import lru_cache
 from typing import Any, Final
 
 from ulid import ULID
@@ -32,6 +34,7 @@ __all__ = [
 MAX_THREAD_ID: Final = 512
 MAX_NAMESPACE: Final = 2048
 ZERO_TRACE: Final = "0" * 32
+_TRACE: Final = re.compile("[0-9a-f]{32}")
 _RUN_NAMESPACE: Final = uuid.UUID("5b0f2f1e-6a0e-5d0c-9f0e-6d6f6b1c7a51")
 
 
@@ -62,7 +65,7 @@ def tenant_of(value: Any) -> uuid.UUID:
     if isinstance(value, uuid.UUID):
         return value
     try:
-        return uuid.UUID(value)
+        return _uuid(value) if type(value) is str else uuid.UUID(value)
     except (ValueError, AttributeError, TypeError):
         raise InvalidIdentifier("tenant_id", "is not a UUID") from None
 
@@ -109,7 +112,7 @@ def run_id_of(value: Any) -> uuid.UUID | None:
     if isinstance(value, uuid.UUID):
         return value
     try:
-        return uuid.UUID(str(value))
+        return _uuid(str(value))
     except ValueError:
         return uuid.uuid5(_RUN_NAMESPACE, _storable("run_id", str(value), None))
 
@@ -117,12 +120,15 @@ def run_id_of(value: Any) -> uuid.UUID | None:
 def trace_id_of(value: Any) -> str | None:
     """A W3C trace id (32 lower-case hex digits, not all zero), else None. Never fails."""
     well_formed = (
-        isinstance(value, str)
-        and len(value) == 32
-        and value != ZERO_TRACE
-        and all(c in "0123456789abcdef" for c in value)
+        isinstance(value, str) and value != ZERO_TRACE and _TRACE.fullmatch(value) is not None
     )
     return value if well_formed else None
+
+
+@lru_cache(maxsize=4096)
+def _uuid(text: str) -> uuid.UUID:
+    """A run's calls all name the same few."""
+    return uuid.UUID(text)
 
 
 def _storable(field: str, text: str, limit: int | None) -> str:

@@ -17,7 +17,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from cuo_checkpoint import derive, ids
 from cuo_checkpoint.appending import Append, AppendPlans
-from cuo_checkpoint.canonical import JsonValue, canonical_bytes
+from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.configs import metadata_of, tuple_config
 from cuo_checkpoint.db import Call, Plan, Wait
 from cuo_checkpoint.errors import CheckpointConflict, InvalidIdentifier, SerialiseError
@@ -31,10 +31,10 @@ from cuo_checkpoint.records import (
     Event,
     Phase,
     WriteSet,
+    encode_langgraph,
     encode_state,
     encode_tree,
     encode_value,
-    langgraph_tree,
     split_channels,
 )
 from cuo_checkpoint.serde import text_to_tree
@@ -321,11 +321,11 @@ class Plans(AppendPlans):
 
     def _encoded(
         self, checkpoint: Mapping[str, Any], metadata: Mapping[str, Any]
-    ) -> tuple[Encoded, dict[str, JsonValue]]:
+    ) -> tuple[Encoded, Encoded]:
         """A checkpoint's state, and what LangGraph needs beside it, as stored."""
         visible, hidden = split_channels(checkpoint["channel_values"])
         state = encode_state(self.serializer, visible)
-        return state, langgraph_tree(self.serializer, checkpoint, metadata, hidden)
+        return state, encode_langgraph(self.serializer, checkpoint, metadata, hidden)
 
     def _encode_write(self, channel: str, value: Any) -> Encoded:
         return encode_value(self.serializer, value, path=channel)

@@ -24,6 +24,9 @@ __all__ = ["Cursor", "Page", "ReadPlans", "limit_of"]
 Cursor = tuple[int, dt.datetime]
 """Where a page ended: the last row's seq, and its time, which says in which month to go on."""
 
+_NOTHING: Final = [(None,) * 10]
+"""What a thread answers that is not there."""
+
 _PAGE: Final = 100
 """Checkpoints per round trip of a listing: bounds memory at a few hundred full states."""
 
@@ -63,6 +66,7 @@ class ReadPlans(Shared):
                 'durability="exit" would skip steps of the log; use "sync", or pass allow_exit=True'
             )
         control = call.control
+        fresh = call.new_thread and control is not None and not call.ns and not call.checkpoint_id
         rows = yield Call(
             self.statements.get,
             (
@@ -74,6 +78,7 @@ class ReadPlans(Shared):
                 call.run_id,
             ),
             about=RESUME if control is not None else None,
+            known=_NOTHING if fresh else None,
         )
         lg_id, lg_parent, _, state, langgraph, writes, events, open_run, _, _ = rows[0]
         if control is not None:

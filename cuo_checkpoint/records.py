@@ -6,10 +6,19 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Final
 
+import orjson
+
 from cuo_checkpoint import derive
-from cuo_checkpoint.canonical import JsonValue, canonical_bytes, sha256_hex
+from cuo_checkpoint.canonical import (
+    MAX_SAFE_INTEGER,
+    JsonValue,
+    canonical_bytes,
+    encoded_bytes,
+    sha256_hex,
+)
 from cuo_checkpoint.errors import StateTooLarge
 from cuo_checkpoint.serde import Serializer, tree_to_text
 
@@ -23,10 +32,10 @@ __all__ = [
     "Event",
     "Phase",
     "WriteSet",
+    "encode_langgraph",
     "encode_state",
     "encode_tree",
     "encode_value",
-    "langgraph_tree",
     "rows_json",
     "split_channels",
     "write_sets_json",
@@ -152,34 +161,36 @@ def encode_state(serializer: Serializer, state: Mapping[str, Any]) -> Encoded:
     return encoded
 
 
-def langgraph_tree(
+def encode_langgraph(
     serializer: Serializer,
     checkpoint: Mapping[str, Any],
     metadata: Mapping[str, Any],
     hidden: Mapping[str, Any],
-) -> dict[str, JsonValue]:
+) -> Encoded:
     """What LangGraph needs besides the state to resume: versions, hidden channels, metadata."""
     seen = checkpoint.get("versions_seen") or {}
+    encode = serializer.encode_shared
     tree: dict[str, JsonValue] = {
-        "v": checkpoint["v"],
-        "id": checkpoint["id"],
-        "ts": checkpoint["ts"],
-        "channel_versions": serializer.encode(_sorted(checkpoint["channel_versions"])),
-        "versions_seen": serializer.encode(_sorted({k: _sorted(v) for k, v in seen.items()})),
-        "updated_channels": serializer.encode(checkpoint.get("updated_channels")),
-        "hidden": serializer.encode(dict(hidden), path="hidden"),
-        "metadata": serializer.encode(dict(metadata), path="metadata"),
+        "channel_versions": encode(_sorted(checkpoint["channel_versions"])),
+        "versions_seen": encode(_sorted({k: _sorted(v) for k, v in seen.items()})),
+        "updated_channels": encode(checkpoint.get("updated_channels")),
+        "hidden": encode(dict(hidden), path="hidden"),
+        "metadata": encode(dict(metadata), path="metadata"),
     }
-    return tree
+    own = {name: checkpoint[name] for name in ("v", "id", "ts")}
+    # What the serialiser made needs no second look; these three did not pass through it.
+    plain = type(own["v"]) is int and type(own["id"]) is str and type(own["ts"]) is str
+    canonical = encoded_bytes if plain and abs(own["v"]) <= MAX_SAFE_INTEGER else canonical_bytes
+    return Encoded.of(canonical(own | tree))
 
 
-def rows_json(events: Sequence[Event], carrier: Mapping[str, JsonValue] | None) -> str:
+def rows_json(events: Sequence[Event], carrier: Encoded | None) -> str:
     """The rows as one JSON array, the first one carrying the LangGraph checkpoint if there is one."""
-    rows: list[str] = []
+    rows: list[dict[str, Any]] = []
     for index, event in enumerate(events):
-        row: dict[str, JsonValue] = {
-            "id": str(event.id),
-            "parent": None if event.parent is None else str(event.parent),
+        row: dict[str, Any] = {
+            "id": event.id,
+            "parent": event.parent,
             "kind": event.kind.value,
             "node": event.node,
             "from": event.edge_from,
@@ -188,15 +199,16 @@ def rows_json(events: Sequence[Event], carrier: Mapping[str, JsonValue] | None) 
             "phase": event.phase,
             "ordinal": event.ordinal,
         }
-        head = tree_to_text(row)[:-1]
-        base = carrier if index == 0 and carrier is not None else {}
-        if base or event.extra:
+        document = carrier if index == 0 else None
+        if event.extra:
+            base = orjson.loads(document.text) if document is not None else {}
             document = encode_tree({**base, **event.extra})
-            head += f',"lg":{document.text},"lg_sha":"{document.sha256}"'
+        if document is not None:
+            row |= {"lg": orjson.Fragment(document.text), "lg_sha": document.sha256}
         if event.state is not None:
-            head += f',"state":{event.state.text},"state_sha":"{event.state.sha256}"'
-        rows.append(head + "}")
-    return f"[{','.join(rows)}]"
+            row |= {"state": orjson.Fragment(event.state.text), "state_sha": event.state.sha256}
+        rows.append(row)
+    return _json(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,20 +223,61 @@ class WriteSet:
 
 def write_sets_json(sets: Sequence[WriteSet]) -> str:
     """Pending writes as one JSON array, an object per task."""
-    parts = []
-    for one in sets:
-        head = tree_to_text({"lg": one.checkpoint_id, "task": one.task_id, "path": one.task_path})[
-            :-1
+    return _json(
+        [
+            {
+                "lg": one.checkpoint_id,
+                "task": one.task_id,
+                "path": one.task_path,
+                "writes": [
+                    {
+                        "idx": idx,
+                        "channel": channel,
+                        "sha": value.sha256,
+                        "value": orjson.Fragment(value.text),
+                    }
+                    for idx, channel, value in one.items
+                ],
+            }
+            for one in sets
         ]
-        writes = ",".join(
-            tree_to_text({"idx": idx, "channel": channel, "sha": value.sha256})[:-1]
-            + f',"value":{value.text}}}'
-            for idx, channel, value in one.items
-        )
-        parts.append(f'{head},"writes":[{writes}]}}')
-    return f"[{','.join(parts)}]"
+    )
+
+
+def _json(parts: list[dict[str, Any]]) -> str:
+    """JSON text of our own objects around documents that are JSON already.
+
+    Raises UnserialisableValue for a name that jsonb refuses: NUL, lone surrogates.
+    """
+    try:
+        raw = orjson.dumps(parts, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
+    except TypeError:
+        _refuse_unstorable(parts)
+        raise
+    if b"\\u0000" in raw:
+        _refuse_unstorable(parts)
+    return raw.decode()
+
+
+def _refuse_unstorable(node: Any) -> None:
+    """Raises for the first string that jsonb does not take; documents were looked at before."""
+    if isinstance(node, list):
+        for item in node:
+            _refuse_unstorable(item)
+    elif isinstance(node, dict):
+        for item in node.values():
+            _refuse_unstorable(item)
+    elif isinstance(node, str):
+        tree_to_text(node)
 
 
 def _sorted(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """In the order jsonb keeps (length, then bytes), so that no order note is needed."""
-    return dict(sorted(mapping.items(), key=lambda kv: (len(str(kv[0]).encode()), str(kv[0]))))
+    names = tuple(mapping)
+    return {names[i]: mapping[names[i]] for i in _jsonb_order(names)}
+
+
+@lru_cache(maxsize=4096)
+def _jsonb_order(names: tuple[str, ...]) -> tuple[int, ...]:
+    at = lambda i: (len(str(names[i]).encode()), str(names[i]))  # noqa: E731
+    return tuple(sorted(range(len(names)), key=at))

@@ -16,6 +16,7 @@ import platformdirs
 from langchain_core.runnables import RunnableConfig
 
 from cuo_checkpoint import errors as store_errors
+from cuo_checkpoint.configs import NEW_THREAD
 from cuo_checkpoint.saver import PostgresCheckpointer
 from cuo_supervisor import catalog_threads
 from cuo_supervisor.catalog_loader import load_catalog
@@ -87,6 +88,8 @@ class CuoStore:
             strict_parent=True,
         )
         self.outbox_channel = OUTBOX
+        # Were the id there all the same, strict_parent refuses the run's first row.
+        self.new_run = {NEW_THREAD: True}
 
     async def claim(
         self,

@@ -41,11 +41,13 @@ def build_supervisor_graph() -> StateGraph[GraphState, NodeContext, GraphState, 
     return graph
 
 
-def _after_parse(state: GraphState) -> Literal["rule_score", "__end__"]:
+# Where a path leads is asked for on the event loop; LangGraph would take a plain function to a
+# thread and back, once for each of the two.
+async def _after_parse(state: GraphState) -> Literal["rule_score", "__end__"]:
     return "__end__" if state.get("rejection") else "rule_score"
 
 
-def _after_branch(state: GraphState) -> Literal["invoke", "llm_cascade", "record"]:
+async def _after_branch(state: GraphState) -> Literal["invoke", "llm_cascade", "record"]:
     path = state["branch_decision"]
     if path in ("auto", "cascade_then_auto"):
         return "invoke"

@@ -42,6 +42,11 @@ class Store(Protocol):
         """The state channel whose rows the store chains with the step that wrote them."""
         ...
 
+    @property
+    def new_run(self) -> Mapping[str, Any]:
+        """What the config of a run says whose id has just been minted: the log has nothing of it."""
+        ...
+
     async def claim(
         self,
         config: RunnableConfig,

@@ -166,6 +166,8 @@ class Supervisor:
                 final = await self._dry.ainvoke(state, context=context)
             else:
                 config = config_of(identity, run_id, trace.trace_id)
+                if self._store is not None:
+                    config["configurable"].update(self._store.new_run)
                 if self._snapshots is not None:
                     kept = self._snapshots.keep(context.catalog, identity.tenant_id, at_ns=started)
                     await self._guard(kept)

@@ -46,6 +46,8 @@ MAX_DEPTH = 200
 2.5 frames a level, so half of Python's 1000 are left to the caller."""
 
 _MOST_PLANS = 4096
+_SHORT = 4096
+_LITERALS: dict[object, bytes] = {None: b"null", True: b"true", False: b"false"}
 _CODECS = {**stdlib.CODECS, **containers.CODECS}
 _VALUE_TAGS = {**stdlib.TAGS, **containers.TAGS, **arrays.TAGS, **failures.TAGS}
 _CLASS_TAGS = (DataclassPlan, NamedTuplePlan, EnumPlan, ObjectPlan, ModelPlan, ModelV1Plan)
@@ -101,6 +103,10 @@ class Serializer:
         """
         return self._encode(value, path, share=False)
 
+    def encode_shared(self, value: object, *, path: str = "") -> JsonValue:
+        """`encode`, for a tree that becomes text at once: it shares with `value` what needs no change."""
+        return self._encode(value, path, share=True)
+
     def decode(self, tree: JsonValue, *, path: str = "") -> Any:
         """The value of `tree`, of the same types throughout; `tree` is left as it is.
 
@@ -118,6 +124,10 @@ class Serializer:
 
         Decoding does not depend on the order of members in a text, so one pass serves both.
         """
+        if value is None or type(value) is bool:
+            return _LITERALS[value]
+        if type(value) is str and len(value) < _SHORT and value.isascii() and "\0" not in value:
+            return encoded_bytes(value)
         return encoded_bytes(self._encode(value, path, share=True))
 
     def loads(self, text: str | bytes) -> Any:

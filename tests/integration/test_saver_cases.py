@@ -1001,13 +1001,13 @@ async def test_case_40_a_graph_may_be_run_by_thread_from_a_loop(store: Store, le
 
 async def test_case_41_the_proactor_loop_is_refused_with_a_remedy(tenant_id: str) -> None:
     """Windows' default loop gives the one-line remedy instead of psycopg's own refusal."""
-    from cuo_checkpoint.db import _refuse_proactor
+    from cuo_checkpoint.looping import refuse_proactor
 
     class ProactorEventLoop:
         """Stands for the loop that only exists on Windows."""
 
     with pytest.raises(SchemaNotReady, match="SelectorEventLoop"):
-        _refuse_proactor(ProactorEventLoop())  # type: ignore[arg-type]
+        refuse_proactor(ProactorEventLoop())  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -101,9 +101,9 @@ def test_rows_are_one_json_array(node: str, edge: str) -> None:
     ]  # fmt: skip
     if any(c == "\x00" or "\ud800" <= c <= "\udfff" for c in node + edge):
         with pytest.raises(UnserialisableValue):
-            records.rows_json(events, {})
+            records.rows_json(events, None)
         return
-    rows = json.loads(records.rows_json(events, {"channel_versions": {}}))
+    rows = json.loads(records.rows_json(events, records.encode_tree({"channel_versions": {}})))
     assert [r["id"] for r in rows] == [str(e.id) for e in events]
     assert rows[0]["node"] == node
     assert rows[0]["lg"] == {"channel_versions": {}}
