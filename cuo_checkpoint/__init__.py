@@ -15,12 +15,14 @@ from cuo_checkpoint.errors import CheckpointError
 
 if TYPE_CHECKING:
     from cuo_checkpoint import models, runs
+    from cuo_checkpoint.configs import NEW_THREAD
     from cuo_checkpoint.records import AuditKind, ChainKind, CheckpointKind
     from cuo_checkpoint.saver import PostgresCheckpointer
     from cuo_checkpoint.serde import Serializer
     from cuo_checkpoint.writer import CheckpointWriter
 
 __all__ = [
+    "NEW_THREAD",
     "AuditKind",
     "ChainKind",
     "CheckpointError",
@@ -33,6 +35,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "NEW_THREAD": "cuo_checkpoint.configs",
     "AuditKind": "cuo_checkpoint.records",
     "ChainKind": "cuo_checkpoint.records",
     "CheckpointKind": "cuo_checkpoint.records",

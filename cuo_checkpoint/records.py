@@ -208,7 +208,8 @@ def rows_json(events: Sequence[Event], carrier: Encoded | None) -> str:
         if event.state is not None:
             row |= {"state": orjson.Fragment(event.state.text), "state_sha": event.state.sha256}
         rows.append(row)
-    return _json(rows)
+    names = [name for event in events for name in (event.node, event.edge_from, event.edge_to)]
+    return _json(rows, names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,15 +241,22 @@ def write_sets_json(sets: Sequence[WriteSet]) -> str:
                 ],
             }
             for one in sets
-        ]
+        ],
+        [channel for one in sets for _, channel, _ in one.items],
     )
 
 
-def _json(parts: list[dict[str, Any]]) -> str:
+_NAMES: Final = frozenset({str, type(None)})
+
+
+def _json(parts: list[dict[str, Any]], names: Sequence[object]) -> str:
     """JSON text of our own objects around documents that are JSON already.
 
-    Raises UnserialisableValue for a name that jsonb refuses: NUL, lone surrogates.
+    Raises UnserialisableValue for a name that jsonb refuses (NUL, lone surrogates) or that is not
+    exactly a `str`, which would be read back as one.
     """
+    if not _NAMES.issuperset(map(type, names)):
+        _refuse_unstorable(parts)
     try:
         raw = orjson.dumps(parts, option=orjson.OPT_PASSTHROUGH_SUBCLASS)
     except TypeError:

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import json
+from enum import StrEnum
 from typing import Any
 
 import pytest
+import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
+from psycopg import adapters
+from psycopg.adapt import Transformer
+from psycopg.pq import Format
 
 from cuo_checkpoint import ids, records
-from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.appending import _text_array
+from cuo_checkpoint.canonical import MAX_SAFE_INTEGER, canonical_bytes
 from cuo_checkpoint.errors import StateTooLarge, UnserialisableValue
 from cuo_checkpoint.records import MAX_STATE_BYTES, CheckpointKind, Event, Phase, WriteSet
-from cuo_checkpoint.serde import Serializer
+from cuo_checkpoint.serde import Serializer, text_to_tree
 
 SERDE = Serializer()
 
@@ -110,6 +116,73 @@ def test_rows_are_one_json_array(node: str, edge: str) -> None:
     assert (rows[1]["from"], rows[1]["to"], rows[1]["lg"]) == (node, edge, {"also": [edge]})
     for row in rows:
         assert row["lg_sha"] == hashlib.sha256(canonical_bytes(row["lg"])).hexdigest()
+
+
+class Named(StrEnum):
+    """A text that is not exactly a `str`."""
+
+    NODE = "node"
+
+
+@pytest.mark.parametrize("name", [Named.NODE, "a\x00b", "\ud800", '\\u0000"\x00'])
+def test_a_name_jsonb_would_refuse_or_alter_is_refused(name: str) -> None:
+    """In a row and in a write alike; a backslash before u0000 is text like any other."""
+    event = Event(ids.new_id(), CheckpointKind.NODE_ENTERED, None, 1, Phase.ENTERED, 0, node=name)
+    with pytest.raises(UnserialisableValue):
+        records.rows_json([event], None)
+    with pytest.raises(UnserialisableValue):
+        records.write_sets_json([WriteSet("c", "t", "p", [(0, name, records.encode_tree(1))])])
+    event.node = "\\u0000"
+    assert json.loads(records.rows_json([event], None))[0]["node"] == "\\u0000"
+
+
+def test_a_number_json_cannot_hold_is_an_error() -> None:
+    """Never a row without it."""
+    event = Event(ids.new_id(), CheckpointKind.NODE_ENTERED, None, 2**64, Phase.ENTERED, 0)
+    with pytest.raises(TypeError):
+        records.rows_json([event], None)
+
+
+@given(
+    st.dictionaries(st.text(max_size=6), st.integers(-(2**60), 2**60), max_size=6),
+    st.dictionaries(st.text(max_size=6), st.none() | st.floats() | st.text(max_size=6), max_size=4),
+    st.integers(-(2**60), 2**60),
+)
+def test_what_langgraph_needs_is_stored_in_canonical_form(
+    versions: dict[str, int], metadata: dict[str, Any], v: int
+) -> None:
+    """The text is the RFC 8785 form of its tree, which reads back to the same values."""
+    checkpoint = {
+        "v": v,
+        "id": "1f0",
+        "ts": "now",
+        "channel_versions": versions,
+        "versions_seen": {"node": versions, "__input__": {}},
+        "updated_channels": sorted(versions),
+    }
+    if any("\ud800" <= c <= "\udfff" or c == "\x00" for key in [*versions, *metadata] for c in key):
+        versions = metadata = checkpoint["channel_versions"] = checkpoint["versions_seen"] = {}
+        checkpoint["updated_channels"] = None
+    if abs(v) > MAX_SAFE_INTEGER:
+        with pytest.raises(UnserialisableValue):
+            records.encode_langgraph(SERDE, checkpoint, metadata, {})
+        return
+    made = records.encode_langgraph(SERDE, checkpoint, metadata, {"__start__": {"b": 1, "a": ()}})
+    tree = text_to_tree(made.text)
+    assert isinstance(tree, dict)
+    assert made.text.encode() == canonical_bytes(tree) == rfc8785.dumps(tree)
+    assert made.sha256 == hashlib.sha256(made.text.encode()).hexdigest()
+    assert SERDE.decode(tree["channel_versions"]) == versions
+    assert SERDE.decode(tree["hidden"]) == {"__start__": {"b": 1, "a": ()}}
+    assert repr(SERDE.decode(tree["metadata"])) == repr(metadata)
+    assert (tree["v"], tree["id"], tree["ts"]) == (v, "1f0", "now")
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\x00")), max_size=5))
+def test_an_array_of_texts_reads_back(items: list[str]) -> None:
+    """As the driver reads PostgreSQL's own arrays."""
+    loader = Transformer().get_loader(adapters.types["text"].array_oid, Format.TEXT)
+    assert loader.load(_text_array(items).encode()) == items
 
 
 def test_write_sets_are_one_json_array() -> None:
