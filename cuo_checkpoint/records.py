@@ -21,6 +21,7 @@ from cuo_checkpoint.canonical import (
 )
 from cuo_checkpoint.errors import StateTooLarge
 from cuo_checkpoint.serde import Serializer, tree_to_text
+from cuo_checkpoint.serde.tags import layout
 
 __all__ = [
     "MAX_STATE_BYTES",
@@ -168,11 +169,12 @@ def encode_langgraph(
     hidden: Mapping[str, Any],
 ) -> Encoded:
     """What LangGraph needs besides the state to resume: versions, hidden channels, metadata."""
-    seen = checkpoint.get("versions_seen") or {}
+    versions = _sorted(checkpoint["channel_versions"])
+    seen = _sorted({k: _sorted(v) for k, v in (checkpoint.get("versions_seen") or {}).items()})
     encode = serializer.encode_shared
     tree: dict[str, JsonValue] = {
-        "channel_versions": encode(_sorted(checkpoint["channel_versions"])),
-        "versions_seen": encode(_sorted({k: _sorted(v) for k, v in seen.items()})),
+        "channel_versions": versions if _plain([versions]) else encode(versions),
+        "versions_seen": seen if _plain([*seen.values()], seen) else encode(seen),
         "updated_channels": encode(checkpoint.get("updated_channels")),
         "hidden": encode(dict(hidden), path="hidden"),
         "metadata": encode(dict(metadata), path="metadata"),
@@ -247,6 +249,9 @@ def write_sets_json(sets: Sequence[WriteSet]) -> str:
 
 
 _NAMES: Final = frozenset({str, type(None)})
+_STR: Final = frozenset({str})
+_INT: Final = frozenset({int})
+_NO_NODES: Final[Mapping[str, Any]] = {}
 
 
 def _json(parts: list[dict[str, Any]], names: Sequence[object]) -> str:
@@ -283,6 +288,17 @@ def _sorted(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """In the order jsonb keeps (length, then bytes), so that no order note is needed."""
     names = tuple(mapping)
     return {names[i]: mapping[names[i]] for i in _jsonb_order(names)}
+
+
+def _plain(versions: Sequence[Mapping[str, Any]], by_node: Mapping[str, Any] = _NO_NODES) -> bool:
+    """Whether versions in jsonb's order are written as they stand: whole numbers, usual names."""
+    for names in (by_node, *versions):
+        if not _STR.issuperset(map(type, names)) or layout(tuple(names)) is not None:
+            return False
+    numbers = [number for one in versions for number in one.values()]
+    return _INT.issuperset(map(type, numbers)) and (
+        not numbers or (min(numbers) >= 0 and max(numbers) <= MAX_SAFE_INTEGER)
+    )
 
 
 @lru_cache(maxsize=4096)
