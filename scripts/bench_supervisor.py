@@ -2,7 +2,8 @@
 
 CPU time where one function is meant, wall time where a person waits. The machines that run this
 are shared: a floor measured in the same run (a bare LangGraph of as many nodes, a bare Python
-start) stands beside each wall time.
+start) stands beside each wall time, and of a recorded request also the CPU time it took here and in
+the database.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+import psycopg
 from langgraph.graph import END, START, StateGraph
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -132,25 +134,49 @@ async def rule_path(rounds: int) -> dict[str, Any]:
                 catalog=load_catalog(), store=store, model=None, runner=None
             ) as made:
                 times: dict[str, list[float]] = {"bare_langgraph": [], "dry": [], "recorded": []}
+                computed: dict[str, list[float]] = {name: [] for name in times}
+                served: list[float] = []
 
                 async def one(name: str, call: Callable[[], Any]) -> None:
-                    began = time.perf_counter()
+                    began, cpu_began = time.perf_counter(), time.process_time()
                     await call()
                     times[name].append((time.perf_counter() - began) * 1000)
+                    computed[name].append((time.process_time() - cpu_began) * 1000)
 
+                backends: list[int] = []
                 for i in range(rounds + 10):
                     if i == 10:
                         times = {name: [] for name in times}
+                        computed = {name: [] for name in times}
+                        served.clear()
+                        backends = server_processes(server.admin_dsn)
                     await one("bare_langgraph", lambda: bare.ainvoke({"n": 0}))
                     await one(
                         "dry", lambda: made.route(QUERY, identity=LOCAL_IDENTITY, do_record=False)
                     )
+                    before = cpu_of(backends)
                     await one(
                         "recorded",
                         lambda: made.route(QUERY, identity=LOCAL_IDENTITY, do_invoke=False),
                     )
+                    served.append(cpu_of(backends) - before)
                 found = {name: percentiles(values) for name, values in times.items()}
+                found |= {f"{name}, own CPU": percentiles(v) for name, v in computed.items()}
+                found["recorded, the database's CPU"] = percentiles(served)
     return found
+
+
+def server_processes(admin_dsn: str) -> list[int]:
+    """The database's processes that serve the application's role; of a local server, so visible."""
+    with psycopg.connect(admin_dsn) as conn:
+        found = conn.execute("SELECT pid FROM pg_stat_activity WHERE usename = 'cyberos_app'")
+        return [pid for (pid,) in found]
+
+
+def cpu_of(processes: Sequence[int]) -> float:
+    """CPU milliseconds that processes have had; 0 where the kernel does not tell."""
+    stats = [Path(f"/proc/{pid}/schedstat") for pid in processes]
+    return sum(int(stat.read_text().split()[0]) / 1e6 for stat in stats if stat.exists())
 
 
 async def telemetry_cost(rounds: int) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def test_a_lost_database_is_a_failure_of_severity_1(
 class _Refusing:
     """A pool whose connections never come."""
 
-    def connection(self) -> Any:
+    def getconn(self) -> Any:
         from psycopg_pool import PoolTimeout
 
         raise PoolTimeout("none")
