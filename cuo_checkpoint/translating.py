@@ -62,7 +62,7 @@ _NO_CONNINFO: Final = (
 )
 
 _SCHEMES: Final = ("postgresql", "postgres")
-_HOST: Final = re.compile(r"[@/].*|[^\s@/?#]+", re.DOTALL)
+_HOST: Final = re.compile(r"/.*|@[^@]+|[^\s@/?#]+", re.DOTALL)
 """A socket's folder or abstract name, a host's name or address."""
 
 _PROBE_SECONDS: Final = 3

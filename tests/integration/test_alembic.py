@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, migrate
 
 ROOT = Path(__file__).resolve().parents[2]
 OWNER = "cyberos_owner"
+MONTH = re.compile(r"_20\d\d_\d\d$")
 
 
 def config_for(dsn: str, *, schema: str = "public", **settings: str) -> Config:
@@ -174,7 +176,27 @@ def test_two_schemas_in_one_database(cluster: Any, empty_database: str, owner_em
 def test_two_databases_in_one_cluster(cluster: Any, owner_dsn: str, owner_empty: str) -> None:
     """Roles are the cluster's and exist already; the second database migrates all the same."""
     migrate.upgrade(owner_empty)
-    assert catalog(owner_empty) == catalog(owner_dsn)
+    here, there = catalog(owner_empty), catalog(owner_dsn)
+    # The first was migrated when the tests began. Should a month have turned since, each has one that
+    # the other has not: those are left out on both sides, and only those.
+    here_months, there_months = (
+        {name[-7:] for _, name, _ in rows if MONTH.search(name)} for rows in (here, there)
+    )
+    both = here_months & there_months
+    assert len(both) >= 3
+
+    def shared(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        mine = {name[-7:] for _, name, _ in rows if MONTH.search(name)} - both
+        turned = here_months != there_months
+        return [
+            row
+            for row in rows
+            if not any(f"_{month}" in row[1] for month in mine)
+            # A month's indexes are numbered where their names are cut, so one month shifts the next's.
+            and not (turned and row[2] in "iI" and "_20" in row[1])
+        ]
+
+    assert shared(here) == shared(there)
 
 
 def test_other_role_names(cluster: Any, empty_database: str, owner_empty: str) -> None:
