@@ -63,7 +63,15 @@ def arguments(job: dict[str, Any]) -> tuple[str, tuple[Any, ...], dict[str, Any]
     if job["do"] == "delete_thread":
         return "delete_thread", (job["thread"],), {}
     if job["do"] == "claim":
-        told = {"answer": "approve"}
+        told = {
+            "approved": True,
+            "at_ns": "1",
+            "by_hash16": "0" * 16,
+            "by_issuer": "local",
+            "expired": False,
+            "interrupt_id": "i",
+            "reason": "checked",
+        }
         return "claim", ({"configurable": where | {"run_id": RUN}}, "effect", 1), {"approval": told}
     return "copy_thread", (job["thread"], job["target"]), {}
 
