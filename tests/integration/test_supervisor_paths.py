@@ -56,6 +56,7 @@ PATHS = {
     "auto": (kit.AUTO, kit.DUNNING, "auto", 0, 1),
     "ask": ("send invoice", kit.DUNNING, "ask", 1, 0),
     "defer": ("asdfghjkl", kit.DUNNING, "defer", 2, 0),
+    "weak": ("hôm nay trời đẹp quá", kit.DUNNING, "defer", 2, 0),
     "cascade_then_auto": (kit.CASCADE, kit.DUNNING, "cascade_then_auto", 0, 1),
     "cascade_then_ask": (kit.CASCADE, LOW, "cascade_then_ask", 1, 0),
     "freeform": (kit.CASCADE, "I think you should send a reminder.", "ask", 1, 0),
@@ -68,9 +69,9 @@ PATHS = {
 }
 
 
-@pytest.mark.clause("101-5", "101-8", "101-13", "101-18", "101-25", "101-26")
+@pytest.mark.clause("101-5", "101-8", "101-13", "101-18", "101-19", "101-25", "101-26")
 @pytest.mark.criterion("101-AC2", "101-AC3", "101-AC4", "101-AC5", "101-AC6", "101-AC17")
-@pytest.mark.criterion("101-AC18", "101-AC29")
+@pytest.mark.criterion("101-AC11", "101-AC18", "101-AC29")
 @pytest.mark.parametrize("name", PATHS)
 async def test_each_path_leaves_exactly_one_decision_row(
     made: Any, lens: Any, tenant_id: str, runs: Any, name: str
@@ -96,7 +97,52 @@ async def test_each_path_leaves_exactly_one_decision_row(
     assert decision.transparency.alternatives == decision.alternatives
     assert decision.transparency.path_taken == path
     assert len(decision.alternatives) <= 3
+    if name == "weak":
+        # Left to a person, with what was considered to choose from.
+        considered = [scored["skill_name"] for scored in row["rule_scores"]]
+        assert considered[0] == "inv-dunning-draft@1.2"
+        assert [a.skill for a in decision.alternatives] == considered
+        assert [a["skill"] for a in row["alternatives"]] == considered
+    blocks = kit.bodies(lens, "cuo.persona_defer_block")
+    if name == "matrix":
+        (block,) = blocks
+        assert (block["operation"], block["rule_top_skill"]) == (
+            "invoice_emit",
+            "vietnam-vat-invoice@1.2",
+        )
+        assert block["rule_top_confidence"] == decision.confidence
+        assert block["request_id"] == decision.request_id
+        assert block["persona_key"] == "chief-financial-officer"
+    else:
+        assert blocks == []
     lens.prove()
+
+
+@pytest.mark.clause("101-19")
+async def test_a_models_pick_that_the_matrix_stops_leaves_the_same_row(
+    made: Any, lens: Any, tenant_id: str, runs: Any
+) -> None:
+    """The block names the pick and the model's confidence in it; the path stays the model's."""
+    pick = json.dumps(
+        {
+            "skill_name": "vietnam-vat-invoice@1.2",
+            "arguments": {"customer": "ACME", "amount_vnd": 4_000_000},
+            "rationale": "an invoice",
+            "confidence": 0.91,
+        }
+    )
+    async with made(model=kit.Reciter(pick)) as supervisor:
+        decision = await supervisor.route(
+            kit.CASCADE, persona_key="cfo", identity=kit.identity(tenant_id, persona="cfo")
+        )
+    assert (decision.path_taken, decision.routed) == ("cascade_then_auto", False)
+    assert (decision.reason, decision.operation) == ("persona_defer_matrix", "invoice_emit")
+    (block,) = kit.bodies(lens, "cuo.persona_defer_block")
+    assert (block["rule_top_skill"], block["rule_top_confidence"]) == (
+        "vietnam-vat-invoice@1.2",
+        0.91,
+    )
+    assert runs() == 0
 
 
 @pytest.mark.clause("101-1", "101-6", "101-23")

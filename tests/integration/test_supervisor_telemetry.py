@@ -97,6 +97,34 @@ async def test_one_trace_from_caller_to_skill(
     assert signals.counted(store_names.TRACE_MISSING) == {}
 
 
+@pytest.mark.clause("101-14", "101-16", "101-20")
+@pytest.mark.criterion("101-AC25", "101-AC26", "101-AC28")
+async def test_real_requests_are_counted_and_a_dry_run_is_called_one(
+    made: Callable[..., Supervisor], signals: Signals, tenant_id: str, lens: Any
+) -> None:
+    """By outcome, persona and path; a block by persona and operation, a cascade by its end; each
+    dry run leaves its span, and neither row nor count."""
+    who = kit.identity(tenant_id, persona="cfo")
+    async with made() as supervisor:
+        for query in (kit.AUTO, kit.AUTO, "send invoice", kit.CASCADE, kit.MATRIX):
+            await supervisor.route(query, persona_key="cfo", identity=who)
+        recorded = len(lens.audit("cuo.routing_decision"))
+        assert [span.name for span in signals.spans].count(t.SPAN_DRY_RUN) == 0
+        for query in (kit.AUTO, "asdfghjkl"):
+            await supervisor.route(query, persona_key="cfo", identity=who, do_record=False)
+    assert recorded == len(lens.audit("cuo.routing_decision")) == 5
+    assert [span.name for span in signals.spans].count(t.SPAN_DRY_RUN) == 2
+    counted = signals.counted(names.METRIC_ROUTE_TOTAL)
+    assert counted == {
+        ("success", "auto", "cfo"): 2,
+        ("success", "cascade_then_auto", "cfo"): 1,
+        ("routed_false", "ask", "cfo"): 1,
+        ("routed_false", "auto", "cfo"): 1,
+    }
+    assert signals.counted(names.METRIC_PERSONA_DEFER_TOTAL) == {("invoice_emit", "cfo"): 1}
+    assert signals.counted(names.METRIC_CASCADE_TOTAL) == {("success",): 1}
+
+
 async def test_a_malformed_header_starts_a_trace_of_its_own(
     made: Callable[..., Supervisor], signals: Signals, tenant_id: str, lens: Any
 ) -> None:

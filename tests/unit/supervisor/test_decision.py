@@ -146,6 +146,15 @@ def test_exit_code_and_outcome_follow_the_path(
     assert outcome_of(decision) == outcome
 
 
+@pytest.mark.clause("101-18")
+def test_what_was_considered_is_returned_when_a_person_decides() -> None:
+    """Deferred or asked: the top three that scored above zero, and nothing chosen."""
+    for path in ("defer", "ask"):
+        decision = decide(path)
+        assert [a.skill for a in decision.alternatives] == ["a@1.0", "b@1.0", "c@1.0"]
+        assert (decision.routed, decision.skill_chosen) == (False, None)
+
+
 def test_nothing_scored_is_a_decision_too() -> None:
     """No candidate: confidence 0, no alternatives."""
     decision = decide("defer", rule_scores=[])
