@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
-from cuo_supervisor.errors import DataError
+from cuo_supervisor.errors import DataError, UsageError
 from cuo_supervisor.identity import Identity
 from cuo_supervisor.ports import Store
 from cuo_supervisor.snapshots import find_catalog
@@ -21,6 +21,7 @@ __all__ = [
     "EXPIRY_ISSUER",
     "answer_value",
     "asked_with",
+    "check_reason",
     "expired_value",
     "expirer",
     "has_run_out",
@@ -32,12 +33,24 @@ APPROVAL_SECONDS: Final = 24 * 3600
 EXPIRY_ISSUER: Final = "cuo:expiry"
 """Who an answer is from that the clock gave. No token's issuer: those are URLs of the operator's."""
 
+_REASON_MAX: Final = 2000
 _NS: Final = 1_000_000_000
 
 
 def has_run_out(state: Mapping[str, Any], now_ns: int) -> bool:
     """Whether an answer to a run with this state comes too late now."""
     return bool(now_ns - state["ts_ns_start"] > APPROVAL_SECONDS * _NS)
+
+
+def check_reason(reason: str) -> None:
+    """Raises UsageError unless an answer's reason says something, within 2,000 characters.
+
+    Spaces, dots and characters that show nothing are no reason; an auditor would read an empty one.
+    """
+    if not any(character.isalnum() for character in reason):
+        raise UsageError("an approval needs a reason: --reason TEXT")
+    if len(reason) > _REASON_MAX:
+        raise UsageError(f"the reason is longer than {_REASON_MAX} characters")
 
 
 def answer_value(

@@ -34,6 +34,7 @@ from cuo_supervisor.expiry import (
     APPROVAL_SECONDS,
     answer_value,
     asked_with,
+    check_reason,
     expired_value,
     expirer,
     has_run_out,
@@ -182,8 +183,7 @@ class Supervisor:
         Raises PermissionDenied unless the approver holds the role and is not the requester (the
         local operator may be both), DataError when the run does not wait or was answered before.
         """
-        if not answer.reason.strip():
-            raise UsageError("an approval needs a reason: --reason TEXT")
+        check_reason(answer.reason)
         if ROLE_APPROVER not in identity.roles:
             raise PermissionDenied(f"answering needs the role {ROLE_APPROVER}")
         durable, store = self._durable, self._store

@@ -169,7 +169,10 @@ async def test_an_answer_needs_role_reason_and_another_person(
         for identity, answer, error in (
             (kit.identity(tenant_id, "subject-2"), YES, PermissionDenied),
             (kit.identity(tenant_id, "subject-1", approver=True), YES, PermissionDenied),
-            (kit.identity(tenant_id, "subject-2", approver=True), Answer(True, " "), UsageError),
+            *(
+                (kit.identity(tenant_id, "subject-2", approver=True), Answer(True, why), UsageError)
+                for why in ("", " ", "\u200b", "\u00a0\u2060", "...", "y" * 2001)
+            ),
             (kit.identity(other_tenant_id, "subject-2", approver=True), YES, DataError),
         ):
             with pytest.raises(error):
