@@ -46,6 +46,8 @@ class SkillManifest(Protocol):
     @property
     def argv(self) -> tuple[str, ...]: ...
     @property
+    def operation(self) -> str | None: ...
+    @property
     def timeout_s(self) -> float: ...
 
 
@@ -106,7 +108,9 @@ class SkillRunner:
             isolation = self._isolation
             if isolation is None:
                 isolation = await asyncio.to_thread(self._settle)
-            ended = await self._execute(isolation, argv, payload, request_id, traceparent, limit)
+            ended = await self._execute(
+                isolation, argv, payload, manifest.operation or "", request_id, traceparent, limit
+            )
         except OSError as error:
             word = f"could not be started: {os.strerror(error.errno or 0)}"
             return _result(manifest.skill_name, started, _UNSTARTED, failure="crash", stderr=word)
@@ -142,6 +146,7 @@ class SkillRunner:
         isolation: Isolation,
         argv: list[str],
         payload: bytes,
+        operation: str,
         request_id: str,
         traceparent: str,
         limit: float,
@@ -151,6 +156,7 @@ class SkillRunner:
             "PATH": FIXED_PATH,
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
+            "CUO_OPERATION": operation,
             "CUO_OUTBOX": str(self._outbox),
             "CUO_REQUEST_ID": request_id,
             "TRACEPARENT": traceparent,

@@ -107,18 +107,23 @@ SKILLSET_OPERATIONS: Final[Mapping[str, str]] = MappingProxyType(
 """What each command that ships with the program does, whatever a manifest calls it."""
 
 _SKILLSET: Final = "{skillset}"
+_PACKAGE: Final = "cuo_supervisor"
 
 
 def command_fits(argv: Sequence[str], operation: str | None) -> bool:
     """False if a manifest runs a shipped command under another operation than its own.
 
-    Else an edited manifest could run a bank transfer as a harmless check. Programs that do not
-    ship are whatever the owner of the catalogue says they are.
+    Else an edited manifest could run a bank transfer as a harmless check. The placeholder in its
+    one place is the only way to name a shipped command; our package spelled out is refused. (A
+    path that hides both is refused by the command itself, which is told the operation.) Programs
+    that do not ship are whatever the owner of the catalogue says they are.
     """
-    if not any(_SKILLSET in word for word in argv):
+    if not any(mark in word for word in argv for mark in (_SKILLSET, _PACKAGE)):
         return True
-    *_, place, name = ("", "", *argv)
-    return place == _SKILLSET and SKILLSET_OPERATIONS.get(name) == operation
+    *before, place, name = ("", "", *argv)
+    if place != _SKILLSET or any(mark in word for word in before for mark in (_SKILLSET, _PACKAGE)):
+        return False
+    return SKILLSET_OPERATIONS.get(name) == operation
 
 
 def get_operation(name: str) -> Operation | None:

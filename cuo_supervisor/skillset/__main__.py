@@ -10,8 +10,9 @@ effect: a draft (a file of its own) or a record (a line in an outbox file). Effe
 folder CUO_OUTBOX names and nowhere else; nothing here opens a network connection.
 
 Exit codes: 0 done; 64 the call is malformed or names no skill; 65 arguments are missing or
-wrong; 70 the skill is at fault; 73 the outbox is missing or cannot be written. Messages name
-arguments, never their values.
+wrong; 70 the skill is at fault; 73 the outbox is missing or cannot be written; 77 it was let
+through as another operation (CUO_OPERATION) than its own. Messages name arguments, never their
+values.
 
 A repeated call with the same request_id leaves one draft and one record, so running a skill
 again after a crash does no harm here.
@@ -35,11 +36,22 @@ SKILLS: Final = {
     "dunning-draft": "dunning_draft",
     "email-draft": "email_draft",
 }
+OPERATIONS: Final = {
+    "mst-validate": "tax_code_validate",
+    "vat-invoice": "invoice_emit",
+    "bank-transfer": "wire_transfer",
+    "crm-account-create": "crm_record_create",
+    "crm-deal-update": "crm_record_update",
+    "dunning-draft": "dunning_draft",
+    "email-draft": "message_draft",
+}
+"""What each skill does. The gates went by what its manifest said, which somebody may have edited."""
 MAX_INPUT: Final = 256 * 1024
 EX_USAGE: Final = 64
 EX_DATAERR: Final = 65
 EX_SOFTWARE: Final = 70
 EX_CANTCREAT: Final = 73
+EX_NOPERM: Final = 77
 
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
@@ -69,6 +81,9 @@ def main(argv: list[str]) -> int:
 def _named_skill(argv: list[str]) -> str:
     if len(argv) != 2 or argv[1] not in SKILLS:
         raise Stop(EX_USAGE, f"usage: <skill>, one of {', '.join(sorted(SKILLS))}")
+    # Unset when a person runs it by hand; the supervisor always sets it.
+    if os.environ.get("CUO_OPERATION", OPERATIONS[argv[1]]) != OPERATIONS[argv[1]]:
+        raise Stop(EX_NOPERM, f"{argv[1]} was let through as another operation than its own")
     return argv[1]
 
 

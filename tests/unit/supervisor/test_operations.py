@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cuo_supervisor.core.operations import OPERATIONS, get_operation
+from cuo_supervisor.catalog_loader import load_catalog
+from cuo_supervisor.core.operations import OPERATIONS, command_fits, get_operation
 from cuo_supervisor.core.personas import PERSONAS
 
 
@@ -35,6 +36,35 @@ def test_dangerous_operations_are_destructive(name: str) -> None:
 def test_checks_drafts_and_appended_records_are_not(name: str) -> None:
     """What changes nothing, or only adds an entry, runs without approval."""
     assert not OPERATIONS[name].destructive
+
+
+SHIPPED = "/usr/lib/python3/site-packages/cuo_supervisor/skillset"
+
+
+@pytest.mark.criterion("101-AC12")
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("{python}", "-I", "{skillset}", "bank-transfer"),
+        ("{python}", "-I", SHIPPED, "bank-transfer"),
+        ("{python}", "-m", "cuo_supervisor.skillset", "bank-transfer"),
+        ("{python}", "-c", "import cuo_supervisor.skillset.bank_transfer as b", "x"),
+        ("sh", "-c", "exec python -I {skillset} bank-transfer"),
+        ("{python}", "-I", "{skillset}/../skillset", "bank-transfer"),
+        ("{python}", "-I", "{skillset}", "bank-transfer", "{skillset}", "mst-validate"),
+        ("env", "-u", "CUO_OPERATION", "{python}", SHIPPED, "{skillset}", "mst-validate"),
+    ],
+)
+def test_a_shipped_command_fits_its_own_operation_only(argv: tuple[str, ...]) -> None:
+    """However an edited manifest spells it, a transfer is not run as a check of a tax code."""
+    assert not command_fits(argv, "tax_code_validate")
+
+
+def test_own_commands_and_foreign_programs_fit() -> None:
+    """The shipped manifests pass, and so does a program of somebody else's."""
+    for skill in load_catalog().skills:
+        assert command_fits(skill.argv, skill.operation)
+    assert command_fits(("/opt/acme/check", "--mst"), "tax_code_validate")
 
 
 def test_unknown_names_give_none() -> None:

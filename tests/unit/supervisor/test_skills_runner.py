@@ -32,7 +32,10 @@ from cuo_supervisor.skills import Limits, SkillRunner
 DOUBLES = Path(__file__).parents[2] / "doubles" / "skills"
 BWRAP = os.environ.get("CUO_TEST_BWRAP") or shutil.which("bwrap")
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-NAMES = {"PATH", "LANG", "PYTHONDONTWRITEBYTECODE", "CUO_OUTBOX", "CUO_REQUEST_ID", "TRACEPARENT"}
+NAMES = {
+    *("PATH", "LANG", "PYTHONDONTWRITEBYTECODE"),
+    *("CUO_OPERATION", "CUO_OUTBOX", "CUO_REQUEST_ID", "TRACEPARENT"),
+}
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="isolation is Linux's")
 
@@ -42,6 +45,7 @@ class Skill:
     argv: tuple[str, ...]
     timeout_s: float = 20.0
     skill_name: str = "double@1.0"
+    operation: str | None = "tax_code_validate"
 
 
 def double(name: str, *, timeout_s: float = 20.0) -> Skill:
@@ -139,6 +143,7 @@ def test_surroundings_are_bare(make: MakeRunner, monkeypatch: pytest.MonkeyPatch
     assert set(seen["environment"]) - {"PWD", "LC_CTYPE"} == NAMES
     assert seen["environment"]["TRACEPARENT"] == TRACEPARENT
     assert seen["environment"]["CUO_REQUEST_ID"] == "01REQ"
+    assert seen["environment"]["CUO_OPERATION"] == "tax_code_validate"
     assert seen["descriptors"] == []
     assert seen["blocked"] == []
     assert (seen["core"], seen["open_files"], seen["memory"]) == (0, 50, 1 << 30)
@@ -366,7 +371,7 @@ runner = SkillRunner(
     isolation=Isolation(level, bwrap or None, "", ""),
 )
 skill = SimpleNamespace(
-    skill_name="x@1", timeout_s=30.0, argv=("{python}", "-I", "{skillset}/orphan.py")
+    skill_name="x@1", operation=None, timeout_s=30.0, argv=("{python}", "-I", "{skillset}/orphan.py")
 )
 asyncio.run(runner.run(skill, {"stay": True}, request_id="r", traceparent="t"))
 """

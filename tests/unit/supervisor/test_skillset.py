@@ -15,6 +15,7 @@ import pytest
 from cuo_supervisor.catalog_loader import SKILLSET, load_catalog
 from cuo_supervisor.core.arguments import validate_arguments
 from cuo_supervisor.core.catalog import resolve_argv
+from cuo_supervisor.core.operations import SKILLSET_OPERATIONS
 
 CATALOG = load_catalog()
 GOOD: dict[str, dict[str, Any]] = {
@@ -55,6 +56,36 @@ def answer(
     assert done.stdout.count(b"\n") == 1
     result: dict[str, Any] = json.loads(done.stdout)
     return result
+
+
+@pytest.mark.criterion("101-AC12")
+@pytest.mark.parametrize("name", sorted(GOOD))
+def test_a_skill_let_through_as_something_else_does_nothing(name: str, tmp_path: Path) -> None:
+    """Reached by a path of its own under a manifest that calls it another operation: 77, no effect.
+    Under its own it runs, and each knows its own as the registry does."""
+    skill = CATALOG.get(name)
+    assert skill is not None
+    hidden = tmp_path / "x"
+    hidden.symlink_to(SKILLSET)
+    outbox = tmp_path / "outbox"
+    for operation, code in (("message_draft", 77), ("", 77), (skill.operation, 0)):
+        if operation == skill.operation and code == 77:
+            continue
+        done = subprocess.run(
+            [sys.executable, "-I", hidden, skill.argv[-1]],
+            input=json.dumps(GOOD[name]).encode(),
+            env={
+                "CUO_OPERATION": operation or "",
+                "CUO_OUTBOX": str(outbox),
+                "CUO_REQUEST_ID": "r",
+            },
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+        assert done.returncode == code, done.stderr
+        assert code == 0 or not outbox.exists()
+    assert SKILLSET_OPERATIONS[skill.argv[-1]] == skill.operation
 
 
 @pytest.mark.parametrize("name", sorted(GOOD))
