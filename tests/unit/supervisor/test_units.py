@@ -17,6 +17,11 @@ from cuo_supervisor.sandbox import FIXED_PATH, bubblewrap_command
 SCRIPTS = Path(__file__).parents[3] / "scripts"
 ANALYZE = shutil.which("systemd-analyze")
 
+UNITS = [
+    "cuo-archive.service", "cuo-archive.timer", "cuo-expire-list.service", "cuo-expire.service",
+    "cuo-expire.timer", "cuo-seal.service", "cuo-seal.timer", "cyberos-cuo.service",
+]  # fmt: skip
+
 BWRAP = shutil.which("bwrap")
 IN_THE_WAY = (
     "ProtectKernelTunables", "ProtectKernelLogs", "ProtectProc", "ProcSubset", "ProtectHostname",
@@ -39,7 +44,7 @@ def units(tmp_path: Path) -> Path:
 def test_systemd_finds_no_fault(units: Path) -> None:
     """No unknown directive, no bad value, no missing partner."""
     names = sorted(units.iterdir())
-    assert len(names) == 3
+    assert [path.name for path in names] == UNITS
     done = subprocess.run(
         [str(ANALYZE), "verify", *names], capture_output=True, text=True, timeout=60, check=False
     )
@@ -47,7 +52,16 @@ def test_systemd_finds_no_fault(units: Path) -> None:
 
 
 @analyzed
-@pytest.mark.parametrize(("unit", "most"), [("cyberos-cuo", 3.5), ("cuo-archive", 3.0)])
+@pytest.mark.parametrize(
+    ("unit", "most"),
+    [
+        ("cyberos-cuo", 3.5),
+        ("cuo-archive", 3.0),
+        ("cuo-seal", 3.0),
+        ("cuo-expire", 3.0),
+        ("cuo-expire-list", 3.0),
+    ],
+)
 def test_a_unit_exposes_little(units: Path, unit: str, most: float) -> None:
     """By systemd's own measure, of 10."""
     done = subprocess.run(
