@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
-from sqlalchemy import Connection, Engine, func, select, tuple_
+from sqlalchemy import Connection, func, select
 
 from cuo_checkpoint import _sql, partitions
 from cuo_checkpoint.catalog import MonthTable, catalog, months
@@ -32,7 +31,8 @@ from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.sessions import open_engine, reading
 from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
-from cuo_checkpoint.verify import all_runs, cuts_of, verify_run
+from cuo_checkpoint.verify import cuts_of
+from cuo_checkpoint.verify_many import verdicts
 
 __all__ = [
     "MonthsReport",
@@ -46,9 +46,6 @@ __all__ = [
 
 _SETTLED: Final = dt.timedelta(minutes=5)
 """Rows older than this are committed: every write is one statement, which takes seconds at most."""
-
-_BATCH: Final = 100
-"""Runs verified in one transaction."""
 
 _SEES_ALL: Final = sql.SQL("""
 SELECT EXISTS (SELECT FROM pg_policy p, unnest(p.polroles) AS r(role)
@@ -224,12 +221,13 @@ def verify(
                 for tenant, cut in sorted(cuts.items())
                 for _, drop in sorted(cut.drops.items())
             ]
-            for batch in _batches(all_runs(conn, tenant_id)):
-                for verdict in _verify_batch(reader.engine, tenant_id, batch, cutoff, cuts):
-                    _add(report, verdict)
-                    for table, count in verdict.settled.items():
-                        settled[table, verdict.tenant_id] += count
-                    progress(report.runs, total)
+            for verdict in verdicts(reader.engine, conn, tenant_id, cutoff, cuts):
+                _add(report, verdict)
+                for table, count in verdict.settled.items():
+                    settled[table, verdict.tenant_id] += count
+                progress(report.runs, total)
+        for named in (report.broken, report.cut):
+            named.sort(key=lambda verdict: (verdict.tenant_id, verdict.run_id))
         with reading(reader.engine, tenant_id) as conn:
             for model in (LogRow, AuditRow, PendingWriteRow, Tombstone, Hold):
                 outlived = _outlived(conn, model, cuts, report) if model in _MONTHLESS else {}
@@ -237,34 +235,6 @@ def verify(
         with catalog(dsn) as looking:
             report.strays += _months_amiss(months(looking, schema), cuts, tenant_id is None)
     return report
-
-
-def _verify_batch(
-    engine: Engine,
-    tenant_id: uuid.UUID | None,
-    batch: list[tuple[uuid.UUID, uuid.UUID]],
-    cutoff: dt.datetime,
-    cuts: dict[uuid.UUID, Cuts],
-) -> Iterator[RunVerification]:
-    """The runs in one snapshot. One that only writes or tombstones speak of has no verdict: they
-    are then counted as strays."""
-    with reading(engine, tenant_id) as conn:
-        key = tuple_(RunIndex.tenant_id, RunIndex.run_id)
-        rows = conn.execute(select(RunIndex.__table__).where(key.in_(batch)))
-        indexed = {(row.tenant_id, row.run_id): row for row in rows}
-        for tenant, run in batch:
-            verdict = verify_run(
-                conn, tenant, run, indexed.get((tenant, run)), cutoff, cuts.get(tenant)
-            )
-            if verdict is not None:
-                yield verdict
-
-
-def _batches(
-    runs: Iterator[tuple[uuid.UUID, uuid.UUID]],
-) -> Iterator[list[tuple[uuid.UUID, uuid.UUID]]]:
-    while batch := list(itertools.islice(runs, _BATCH)):
-        yield batch
 
 
 def _add(report: VerifyReport, verdict: RunVerification) -> None:

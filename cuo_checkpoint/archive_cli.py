@@ -13,9 +13,8 @@ import hashlib
 import os
 import signal
 import sys
-import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
@@ -37,9 +36,6 @@ OUTPUT_LOST: Final = 74
 BUSY: Final = 75
 PERMISSION: Final = 77
 INTERRUPTED: Final = 130
-
-_PROGRESS_AFTER: Final = 2.0
-"""Seconds of silence before progress is told, and between two tellings."""
 
 _SHOWN_RUNS: Final = 20
 _SHOWN_PROBLEMS: Final = 5
@@ -216,7 +212,7 @@ def verify(
             schema=target.schema,
             tenant_id=tenant_id,
             run_id=run_id,
-            progress=_progress("runs verified"),
+            progress=evidence_cli.progress("runs verified"),
         )
         checks = evidence_cli.check_heads(
             target,
@@ -224,7 +220,7 @@ def verify(
             heads=heads,
             key_file=key_file,
             kept=kept,
-            progress=_progress("leaves compared"),
+            progress=evidence_cli.progress("leaves compared"),
         )
     if as_json:
         told = None if checks is None else [check.to_json() for check in checks]
@@ -349,18 +345,6 @@ def _report_id(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)[-5:]
     place = [f"{os.path.basename(frame.filename)}:{frame.name}:{frame.lineno}" for frame in frames]
     return hashlib.sha256(repr((type(error).__name__, place)).encode()).hexdigest()[:10]
-
-
-def _progress(what: str) -> Callable[[int, int], None]:
-    last = time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last >= _PROGRESS_AFTER:
-            last = time.monotonic()
-            remark(f"{done} of about {total} {what} ...")
-
-    return tell
 
 
 def _rows(estimate: int | None) -> str:

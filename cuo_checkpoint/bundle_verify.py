@@ -48,6 +48,9 @@ TOMBSTONE = (
     "created_at", "hidden_run_id", "kind", "run_id", "tenant_id", "thread_id", "tombstone_id",
     "up_to_seq",
 )  # fmt: skip
+HOLD = (
+    "created_at", "held_run_id", "hold_id", "kind", "placed_by", "reason", "releases", "tenant_id",
+)  # fmt: skip
 RETENTION = "00000000-0000-8000-8000-726574656e74"
 MAX_NAMED = 1000
 SPELL = "\0spell"  # no column has such a name
@@ -73,18 +76,26 @@ def load(data: bytes) -> tuple[Any, Callable[[Any], bytes]]:
     The standard library's encoder, much faster, writes the same bytes where there is no fraction,
     no integer of 16 digits and no key that may sort otherwise in UTF-16.
     """
-    fractions: list[str] = []
-
-    def fraction(text: str) -> float:
-        fractions.append(text)
-        return float(text)
-
-    tree = json.loads(data, parse_float=fraction)
-    plain = not fractions and not _ODD.search(data)
+    _ODD.clear()
+    tree = _DECODER.decode(data.decode())
+    plain = not _ODD and b"\\u" not in data and (data.isascii() or not _BEYOND.search(data))
     return tree, _quick if plain else canonical
 
 
-_ODD = re.compile(rb"[\xf0-\xf4]|(?:^|[:,[\s])-?[0-9]{16}|\\u|NaN|Infinity")
+def _fraction(text: str) -> float:
+    _ODD.append(text)
+    return float(text)
+
+
+def _integer(text: str) -> int:
+    if len(text) > 15:
+        _ODD.append(text)
+    return int(text)
+
+
+_ODD: list[str] = []
+_BEYOND = re.compile(rb"[\xf0-\xf4]")
+_DECODER = json.JSONDecoder(parse_float=_fraction, parse_int=_integer, parse_constant=_fraction)
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), sort_keys=True)
 
 
@@ -292,7 +303,7 @@ class Verifier:
         self.folder, self.keys = folder, keys
         self.problems: list[str] = []
         self.more = 0
-        self.counts = dict.fromkeys(("runs", "audit", "log", "writes", "tombstones"), 0)
+        self.counts = dict.fromkeys(("runs", "audit", "log", "writes", "tombstones", "holds"), 0)
         self.unsealed = 0
         self.sealed_at = ""
         self.size = 0
@@ -300,6 +311,8 @@ class Verifier:
         self.drops: dict[str, Row] = {}
         self.cut: list[str] = []
         self.leaves: dict[str, list[Row]] = {}
+        self.holds: list[Row] = []
+        self.told_holds: dict[str, tuple[int, Row]] = {}
         self.tell: Callable[[str], None] = lambda text: None
 
     def problem(self, text: str) -> None:
@@ -463,9 +476,30 @@ class Verifier:
                 self.problem(
                     f"rows of run {row.get('run_id')} are of no run of the manifest, or misplaced"
                 )
+        self._holds()
         for name, count in self.manifest["rows"].items():
             if self.counts[name] != count:
                 self.problem(f"{name}: {self.counts[name]} rows, the manifest says {count}")
+
+    def _holds(self) -> None:
+        """Legal holds: each row is the one the chain of retention speaks of, and none is missing that
+        holds a run of this bundle or everything. Of others the chain has the digest only."""
+        here = {told["run_id"] for told in self.manifest["runs"]}
+        for row in self._lines("holds"):
+            name = f"hold {row['hold_id']}"
+            number, said = self.told_holds.pop(row["hold_id"], (0, None))
+            if sha256(row[SPELL]({key: row[key] for key in HOLD})).hex() != row["row_sha256"]:
+                self.problem(f"{name} was changed: columns and digest disagree")
+            if said is None:
+                outlived = row["created_at"][:7] in self.drops
+                if not outlived:
+                    self.problem(f"{name} was added: no chain row speaks of it")
+            elif said.get("row_sha256") != row["row_sha256"]:
+                self.problem(f"{name} is not the one chain row {number} speaks of")
+            self.holds.append({key: row[key] for key in HOLD if key != "tenant_id"})
+        for hold, (number, said) in self.told_holds.items():
+            if said.get("held_run_id") is None or said["held_run_id"] in here:
+                self.problem(f"chain row {number} of retention: hold {hold} is missing")
 
     def _file(self, name: str) -> Callable[[str | None], Iterator[Row]]:
         """Gives a file's rows run by run, in the manifest's order; None asks for what is left."""
@@ -585,12 +619,16 @@ class RunCheck:
 
     def _note(self, number: int, kind: str, body: Row) -> None:
         if kind == "cuo.checkpoint_written":
+            if body["checkpoint_id"] in self.said:
+                self.bad(f"chain row {number}: speaks of a log row a second time")
             self.said[body["checkpoint_id"]] = (number, body)
         elif kind == "write_set":
             keys = ("checkpoint_ns", "lg_checkpoint_id", "task_id", "seq")
             self.sets[tuple(body[key] for key in keys)] = (number, body)
         elif kind == "tombstone":
             self.tombstones[body["tombstone_id"]] = (number, body)
+        elif kind == "hold" and self.run == RETENTION:
+            self.bundle.told_holds[body["hold_id"]] = (number, body)
         elif kind == "close" and body["log_rows"] != len(self.said) + self.dropped:
             self.bad(
                 f"chain row {number}: closed with {body['log_rows']} rows, not "
@@ -720,7 +758,7 @@ def main(arguments: list[str] | None = None) -> int:
         result = {"ok": not check.problems, "signature_checked": keys is not None,
                   "tree_size": check.size, "rows": check.counts, "unsealed_chain_rows":
                   check.unsealed, "dropped_months": list(check.drops.values()),
-                  "cut_by_retention": check.cut, "problems": check.problems}  # fmt: skip
+                  "cut_by_retention": check.cut, "holds": check.holds, "problems": check.problems}  # fmt: skip
         write(json.dumps(result, indent=2) + "\n")
         return 65 if check.problems else 0
     counts = ", ".join(f"{count} {name}" for name, count in check.counts.items())
@@ -730,6 +768,11 @@ def main(arguments: list[str] | None = None) -> int:
             f"Month {drop['month']} was dropped by retention: row {drop['told_in']} of its chain, "
         )
         write(f"{drop['told_at']}, sealed by {drop['sealed_at']}.\n")
+    for hold in check.holds:
+        on = f"run {hold['held_run_id']}" if hold["held_run_id"] else "everything of the tenant"
+        what = "was placed" if hold["kind"] == "set" else f"ended hold {hold['releases']}"
+        write(f"Hold {hold['hold_id']} on {on} {what} {hold['created_at']} by "
+              f"{hold['placed_by']!r}: {hold['reason']!r}.\n")  # fmt: skip
     for text in check.cut:
         write(f"{text[0].upper()}{text[1:]}.\n")
     for text in check.problems:

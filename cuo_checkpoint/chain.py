@@ -20,7 +20,7 @@ from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.cuts import Gap
 from cuo_checkpoint.errors import ChainBroken, SerialiseError
 
-__all__ = ["ChainLink", "genesis", "link", "verify_links"]
+__all__ = ["ChainLink", "content_of", "genesis", "link", "verify_links"]
 
 _ROW: Final = b"cuo/row/v1\x00"
 _GENESIS: Final = b"cuo/genesis/v1\x00"
@@ -34,6 +34,8 @@ class ChainLink:
     row_bytes: bytes
     prev_sha256: bytes
     row_sha256: bytes
+    content: Mapping[str, Any] | None = None
+    """What `row_bytes` say, from whoever has read them already with `content_of`."""
 
 
 def genesis(tenant_id: uuid.UUID, run_id: uuid.UUID) -> bytes:
@@ -60,7 +62,7 @@ def verify_links(
     rows that retention dropped, by the first of them: they alone may be missing.
     """
     head = genesis(tenant_id, run_id)
-    expected = 1
+    expected, names = 1, (str(tenant_id), str(run_id))
     for row in links:
         while row.chain_seq != expected and gaps and expected in gaps:
             head, expected = gaps[expected].head, gaps[expected].last + 1
@@ -72,11 +74,11 @@ def verify_links(
             raise ChainBroken(str(run_id), expected, "does not follow the row before")
         if link(head, row.row_bytes) != row.row_sha256:
             raise ChainBroken(str(run_id), expected, "bytes and digest disagree")
-        content = _content(row.row_bytes)
+        content = content_of(row.row_bytes) if row.content is None else row.content
         if content is None:
             raise ChainBroken(str(run_id), expected, "bytes are not in canonical form")
         said = (content.get("tenant_id"), content.get("run_id"), content.get("chain_seq"))
-        if said != (str(tenant_id), str(run_id), expected):
+        if said != (*names, expected):
             raise ChainBroken(str(run_id), expected, "speaks of another tenant, run or position")
         head = row.row_sha256
         expected += 1
@@ -85,7 +87,7 @@ def verify_links(
     return head
 
 
-def _content(row_bytes: bytes) -> dict[str, Any] | None:
+def content_of(row_bytes: bytes) -> dict[str, Any] | None:
     """What canonical bytes say; None for anything else: whoever forged a row chose its bytes."""
     try:
         content = json.loads(row_bytes)

@@ -5,6 +5,7 @@ Each command is added to the command line by `add_to`, which is handed how a dat
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
     from cuo_checkpoint.seal import SealReport
     from cuo_checkpoint.seal_findings import SealCheck
 
-__all__ = ["add_to", "check_heads", "head_options", "show_checks"]
+__all__ = ["add_to", "check_heads", "head_options", "progress", "show_checks"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Opener = Callable[[bool, str], AbstractContextManager[Any]]
 
 _DATA: Final = 65
 _SHOWN: Final = 20
+_PROGRESS_AFTER: Final = 2.0
+"""Seconds of silence before progress is told, and between two tellings."""
+
 _FILE: Final = click.Path(path_type=Path)
 _JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _AT_HAND: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -69,7 +73,13 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
         ring, folder = _ring(), _folder(None)
         with (
             open_target(local, "auditor") as target,
-            Sealer(target.dsn, ring=ring, folder=folder, schema=target.schema) as sealer,
+            Sealer(
+                target.dsn,
+                ring=ring,
+                folder=folder,
+                schema=target.schema,
+                progress=progress("runs followed to their heads"),
+            ) as sealer,
         ):
             if tenant is not None and declare_restore is not None:
                 report, lost = declare(sealer, ids.tenant_of(tenant), declare_restore)
@@ -121,7 +131,14 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
                 report = export_run(target.dsn, tenant_id, run_id, out, schema=target.schema)
             else:
                 wanted = _month(month or "")
-                report = export_month(target.dsn, tenant_id, wanted, out, schema=target.schema)
+                report = export_month(
+                    target.dsn,
+                    tenant_id,
+                    wanted,
+                    out,
+                    schema=target.schema,
+                    progress=progress("runs written"),
+                )
         if as_json:
             emit_json(report.to_json())
         else:
@@ -138,6 +155,19 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
     keys.add_command(_retire)
     keys.add_command(_distrust)
     keys.add_command(_public)
+
+
+def progress(what: str) -> Callable[[int, int], None]:
+    """Tells on stderr how far a long command is, now and then: (done, in all)."""
+    last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PROGRESS_AFTER:
+            last = time.monotonic()
+            remark(f"{done} of about {total} {what} ...")
+
+    return tell
 
 
 def head_options(command: F) -> F:

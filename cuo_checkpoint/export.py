@@ -2,6 +2,7 @@
 
     manifest.json      what is here: tenant, runs, counts, the head it was exported at
     audit.ndjson       the chains; log, writes and tombstones .ndjson: the rows they speak of
+    holds.ndjson       legal holds on these runs or on all of the tenant, and their ends
     proofs.json        each run's newest leaf and its path to the head
     leaves.ndjson      of a month: every leaf since it began, so that no run of it can be left out
     head.note          the newest signed head
@@ -16,6 +17,7 @@ States are exported as stored, personal data included; the folder is made for it
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -42,7 +44,7 @@ from cuo_checkpoint.sessions import open_engine, reading
 
 __all__ = ["BundleReport", "export_bundle", "export_month", "export_run"]
 
-_FILES: Final = ("audit", "log", "writes", "tombstones")
+_FILES: Final = ("audit", "log", "writes", "tombstones", "holds")
 _PROOFS: Final = 500
 
 
@@ -187,6 +189,9 @@ def _write_rows(
                 }
             )
             progress(report.runs, len(places))
+        for line in export_rows.hold_lines(conn, tenant_id, {place.run_id for place in places}):
+            put("holds", line)
+            page.hold(json.loads(line))
     return runs
 
 

@@ -67,6 +67,7 @@ class Page:
         self._single = "run" in scope
         self._current: list[tuple[str, Any]] | None = None
         self._head: Mapping[str, Any] | None = None
+        self._holds: list[Mapping[str, Any]] = []
 
     def run(self, place: RunPlace) -> None:
         """The run that the next rows are of."""
@@ -90,6 +91,11 @@ class Page:
         if self._single and len(self._events) < _MAX_EVENTS:
             names = ("created_at", "kind", "node_name", "edge_from", "edge_to", "seq")
             self._events.append({name: row[name] for name in names})
+
+    def hold(self, row: Mapping[str, Any]) -> None:
+        """One legal hold, or its end: what and when. Who and why name people, and stay in the file."""
+        names = ("created_at", "held_run_id", "hold_id", "kind", "releases")
+        self._holds.append({name: row[name] for name in names})
 
     def head(self, head: Mapping[str, Any] | None) -> None:
         """The signed head that the bundle was exported at."""
@@ -128,6 +134,13 @@ class Page:
         parts.append("</table>")
         if len(runs) > _MAX_RUNS:
             parts.append(f"<p>And {len(runs) - _MAX_RUNS} more runs, in the files.</p>")
+        if self._holds:
+            parts.append(
+                "<h2>Legal holds</h2><p>By whom and why: holds.ndjson.</p>"
+                "<table><tr><th>At (UTC)<th>What<th>On<th>Hold</tr>"
+            )
+            parts += [_hold(row) for row in self._holds]
+            parts.append("</table>")
         if self._events:
             parts.append("<h2>Steps</h2><table><tr><th>No.<th>At (UTC)<th>What<th>Where</tr>")
             parts += [_event(row) for row in self._events]
@@ -145,6 +158,15 @@ def _event(row: Mapping[str, Any]) -> str:
     return (
         f"<tr><td>{row['seq']}<td>{rfc3339(row['created_at'])}<td>{_text(row['kind'])}"
         f"<td>{_text(where)}</tr>"
+    )
+
+
+def _hold(row: Mapping[str, Any]) -> str:
+    what = "placed" if row["kind"] == "set" else "lifted"
+    on = "everything" if row["held_run_id"] is None else f"run {row['held_run_id']}"
+    return (
+        f"<tr><td>{_text(row['created_at'])}<td>{what}<td>{_text(on)}"
+        f"<td><code>{_text(row['releases'] or row['hold_id'])}</code></tr>"
     )
 
 

@@ -17,15 +17,23 @@ from sqlalchemy import Connection, Text, func, literal, select, union
 from sqlalchemy import cast as sql_cast
 
 from cuo_checkpoint import bundle_verify, digests
-from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.canonical import canonical_bytes, encoded_bytes, odd_numbers
 from cuo_checkpoint.errors import CheckpointError
-from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, RunIndex, Tombstone
+from cuo_checkpoint.models import AuditRow, Hold, LogRow, PendingWriteRow, RunIndex, Tombstone
 from cuo_checkpoint.partitions import Month
 from cuo_checkpoint.run_queries import EARLIER, AnySelect
 from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.serde import text_to_tree
 
-__all__ = ["RunPlace", "audit_lines", "log_lines", "places_of", "tombstone_lines", "write_lines"]
+__all__ = [
+    "RunPlace",
+    "audit_lines",
+    "hold_lines",
+    "log_lines",
+    "places_of",
+    "tombstone_lines",
+    "write_lines",
+]
 
 _FETCH: Final = 50
 _FEW: Final = 20
@@ -126,14 +134,12 @@ def audit_lines(
         }
         try:
             tree["row"] = row.row_bytes.decode()
-            said = canonical_bytes(json.loads(row.row_bytes)["body"]).decode()
-        except (ValueError, KeyError, TypeError, CheckpointError):
-            said = None
-        if "row" not in tree:
+        except ValueError:
             tree["row_base64"] = base64.b64encode(row.row_bytes).decode()
-        if said != row.body:
+        columns = row._asdict()
+        if _body(str(tenant_id), str(place.run_id), columns) != row.body:
             tree["body"] = row.body  # the column says something else than the bytes
-        yield canonical_bytes(tree), row._asdict()
+        yield encoded_bytes(tree), columns
 
 
 def log_lines(
@@ -193,6 +199,34 @@ def tombstone_lines(
         yield _line(row._asdict(), digests.TOMBSTONE_COLUMNS)
 
 
+def _body(tenant: str, run: str, row: Mapping[str, Any]) -> str | None:
+    """The canonical text of the body that a chain row's bytes hold; None when they hold none."""
+    told = digests.chain_row(tenant, run, row)
+    if told is not None and told[1] == row["row_bytes"]:
+        return str(row["body"])
+    try:
+        return canonical_bytes(json.loads(row["row_bytes"])["body"]).decode()
+    except (ValueError, KeyError, TypeError, CheckpointError):
+        return None
+
+
+def hold_lines(
+    conn: Connection, tenant_id: uuid.UUID, runs: Collection[uuid.UUID]
+) -> Iterator[bytes]:
+    """The legal holds, and their ends, of the whole tenant and of these runs: who, when and why.
+
+    Those of other runs stay out: their words are nobody's business who asked for these.
+    """
+    query = (
+        select(*(getattr(Hold, name) for name in digests.HOLD_COLUMNS), Hold.row_sha256)
+        .where(Hold.tenant_id == tenant_id)
+        .order_by(Hold.created_at, Hold.hold_id)
+    )
+    for row in conn.execute(query):
+        if row.held_run_id is None or row.held_run_id in runs:
+            yield _line(row._asdict(), digests.HOLD_COLUMNS)
+
+
 def _of_run(query: AnySelect, table: Any, tenant_id: uuid.UUID, place: RunPlace) -> AnySelect:
     return query.where(table.tenant_id == tenant_id, table.run_id == place.run_id).where(
         table.created_at.between(place.first_at - EARLIER, place.newest_at)
@@ -202,14 +236,15 @@ def _of_run(query: AnySelect, table: Any, tenant_id: uuid.UUID, place: RunPlace)
 def _line(row: Mapping[str, Any], columns: tuple[str, ...], *documents: str) -> bytes:
     tree = {name: _plain(row[name]) for name in columns if name != "tenant_id"}
     tree["row_sha256"] = row["row_sha256"].hex()
-    for name in documents:
-        tree[name] = None if row[name] is None else text_to_tree(row[name])
     try:
-        return canonical_bytes(tree)
+        for name in documents:
+            tree[name] = None if row[name] is None else text_to_tree(row[name])
+        odd = any(odd_numbers(row[name].encode()) for name in documents if row[name] is not None)
+        return canonical_bytes(tree) if odd else encoded_bytes(tree)
     except CheckpointError:
         for name in documents:
             tree[f"{name}_text"] = row[name]
-            del tree[name]
+            tree.pop(name, None)
         return canonical_bytes(tree)
 
 

@@ -85,7 +85,7 @@ def add_to(cli: click.Group, target: _Open) -> None:
         """Keep a run, or all of a tenant, from being dropped."""
 
     @hold.command("set")
-    @click.option("--tenant", required=True, metavar="UUID")
+    @click.option("--tenant", required=True, metavar="UUID", help="Whose.")
     @click.option("--run", metavar="RUN", help="One run, by UUID or ULID; else the whole tenant.")
     @click.option("--reason", required=True, help="Why; kept in the database, not in the chain.")
     @click.option("--by", default=None, help="Who; by default the account that runs this.")
@@ -113,7 +113,7 @@ def add_to(cli: click.Group, target: _Open) -> None:
 
     @hold.command("release")
     @click.argument("hold_id", metavar="HOLD")
-    @click.option("--tenant", required=True, metavar="UUID")
+    @click.option("--tenant", required=True, metavar="UUID", help="Whose.")
     @click.option("--reason", required=True, help="Why it ends.")
     @click.option("--by", default=None, help="Who; by default the account that runs this.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")

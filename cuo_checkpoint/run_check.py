@@ -12,11 +12,12 @@ import datetime as dt
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cuo_checkpoint import digests
+from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.chain import ChainLink, verify_links
 from cuo_checkpoint.cuts import Cuts, Gap, objection
 from cuo_checkpoint.errors import ChainBroken, CheckpointError
@@ -101,8 +102,8 @@ class RunChecker:
         self.checkpoints: set[tuple[str, str, str]] = set()
         self._closed: str | None = None
         self._said: dict[str, tuple[int, Mapping[str, Any]]] = {}
-        self._states: dict[uuid.UUID, bytes] = {}
-        self._borrowed: list[tuple[int, uuid.UUID, uuid.UUID, bytes]] = []
+        self._states: dict[str, bytes] = {}
+        self._borrowed: list[tuple[int, str, str, bytes]] = []
         self._found_writes: dict[WriteSet, dict[int, bytes]] = {}
 
     def problem(self, text: str) -> None:
@@ -130,18 +131,27 @@ class RunChecker:
             self.problem("the run has no chain: every audit row is missing")
 
     def _noted(self, rows: Iterable[Mapping[str, Any]]) -> Iterator[ChainLink]:
+        names = str(self.tenant_id), str(self.run_id)
         for row in rows:
             self.chain_rows += 1
             self._settle("cuo_memory_audit", row)
             number = row["chain_seq"]
             self._step_over(number)
             self._head = row["row_sha256"]
+            content = None
+            told = digests.chain_row(*names, row)
             try:
-                self._note(number, row["kind"], self._body(number, row))
-            except (ValueError, KeyError, TypeError, AttributeError):
+                if told is not None and told[1] == row["row_bytes"]:
+                    self._content = content = told[0]
+                    self._note(number, row["kind"], content["body"])
+                else:
+                    self._note(number, row["kind"], self._body(number, row))
+            except (ValueError, KeyError, TypeError, AttributeError, CheckpointError):
                 self.problem(f"chain row {number}: what it says cannot be read")
             self._before = row["created_at"]
-            yield ChainLink(number, row["row_bytes"], row["prev_sha256"], row["row_sha256"])
+            yield ChainLink(
+                number, row["row_bytes"], row["prev_sha256"], row["row_sha256"], content
+            )
 
     def _step_over(self, number: int) -> None:
         """Counts what retention dropped before this chain row, or (0) after the last."""
@@ -163,13 +173,15 @@ class RunChecker:
         self._content = content
         columns = {
             "at": rfc3339(row["created_at"]),
-            "body": body,
             "kind": row["kind"],
             "trace_id": row["trace_id"],
         }
-        for name, value in columns.items():
-            if content.get(name) != value:
-                self.problem(f"chain row {number}: column for {name!r} is not what its bytes say")
+        amiss = [name for name, value in columns.items() if content.get(name) != value]
+        # As text: to Python 1, 1.0 and true are equal, to whoever reads the column they are not.
+        if row["body"].encode() != canonical_bytes(content.get("body")):
+            amiss.append("body")
+        for name in sorted(amiss):
+            self.problem(f"chain row {number}: column for {name!r} is not what its bytes say")
         if not isinstance(body, dict):
             raise TypeError("an audit body is an object")
         return body
@@ -216,7 +228,7 @@ class RunChecker:
     # -- the rows ------------------------------------------------------------------------------
 
     def log_row(self, row: Mapping[str, Any]) -> None:
-        """One row of the log, with `state` and `langgraph` as jsonb's text."""
+        """One row of the log, UUIDs as text, with `state` and `langgraph` as jsonb's text."""
         self.rows += 1
         self._settle("cuo_langgraph_checkpoints", row)
         checkpoint, seq = row["checkpoint_id"], row["seq"]
@@ -224,13 +236,12 @@ class RunChecker:
         if row["lg_checkpoint_id"] is not None:
             self.checkpoints.add((row["thread_id"], row["checkpoint_ns"], row["lg_checkpoint_id"]))
         name = f"log row {checkpoint} (seq {seq})"
-        number, body = self._said.pop(str(checkpoint), (0, {}))
+        number, body = self._said.pop(checkpoint, (0, {}))
         if not number:
             self.problem(f"{name}: no chain row speaks of it")
         elif body.get("row_sha256") != row["row_sha256"].hex():
             self.problem(f"{name}: its digest is not the one chain row {number} holds")
-        if digests.log_row_sha256(row) != row["row_sha256"]:
-            self.problem(f"{name}: a column was changed; columns and row_sha256 disagree")
+        self._columns(name, digests.log_row_sha256, row)
         if number and (body.get("kind"), body.get("node_name"), body.get("state_sha256")) != (
             row["kind"],
             row["node_name"],
@@ -239,7 +250,7 @@ class RunChecker:
             self.problem(f"{name}: kind, node or state is not what chain row {number} says")
         holder = digests.shared_with(row["state"])
         if holder is not None:
-            self._borrowed.append((seq, checkpoint, holder, row["state_sha256"]))
+            self._borrowed.append((seq, checkpoint, str(holder), row["state_sha256"]))
         elif self._document(name, "state", row["state"], row["state_sha256"]):
             self._states[checkpoint] = row["state_sha256"]
         if row["langgraph"] is not None or row["langgraph_sha256"] is not None:
@@ -254,31 +265,25 @@ class RunChecker:
         if place not in self.write_sets:
             self.problem(f"{name}: no chain row speaks of it")
         self._found_writes.setdefault(place, {})[row["idx"]] = row["row_sha256"]
-        if digests.write_row_sha256(row) != row["row_sha256"]:
-            self.problem(f"{name}: a column was changed; columns and row_sha256 disagree")
+        self._columns(name, digests.write_row_sha256, row)
         self._document(name, "value", row["value"], row["value_sha256"])
 
     def tombstone_row(self, row: Mapping[str, Any]) -> None:
         """One tombstone that this run appended."""
         said = self.tombstones.pop(row["tombstone_id"], None)
-        computed = digests.tombstone_row_sha256(row)
-        self._outlived(
-            "cuo_thread_tombstones", f"tombstone {row['tombstone_id']}", row, said, computed
-        )
+        name = f"tombstone {row['tombstone_id']}"
+        self._outlived("cuo_thread_tombstones", name, row, said)
+        self._columns(name, digests.tombstone_row_sha256, row)
 
     def hold_row(self, row: Mapping[str, Any]) -> None:
         """One legal hold, or its end; the reserved run's chain speaks of them."""
         said = self.holds.pop(row["hold_id"], None)
-        computed = digests.hold_row_sha256(row)
-        self._outlived("cuo_holds", f"hold {row['hold_id']}", row, said, computed)
+        name = f"hold {row['hold_id']}"
+        self._outlived("cuo_holds", name, row, said)
+        self._columns(name, digests.hold_row_sha256, row)
 
     def _outlived(
-        self,
-        table: str,
-        name: str,
-        row: Mapping[str, Any],
-        said: Mapping[str, Any] | None,
-        computed: bytes,
+        self, table: str, name: str, row: Mapping[str, Any], said: Mapping[str, Any] | None
     ) -> None:
         """A row of a table without months, which may outlive the chain row that speaks of it."""
         outlived = said is None and Month.of(row["created_at"]) in self._cuts.months
@@ -288,7 +293,15 @@ class RunChecker:
             self.problem(f"{name}: no chain row speaks of it")
         elif said is not None and said.get("row_sha256") != row["row_sha256"].hex():
             self.problem(f"{name}: its digest is not the one chain row {said['number']} holds")
-        if computed != row["row_sha256"]:
+
+    def _columns(
+        self, name: str, digest: Callable[[Mapping[str, Any]], bytes], row: Mapping[str, Any]
+    ) -> None:
+        try:
+            same = digest(row) == row["row_sha256"]
+        except CheckpointError:  # a number that has no canonical form
+            same = False
+        if not same:
             self.problem(f"{name}: a column was changed; columns and row_sha256 disagree")
 
     def _document(self, name: str, column: str, text: str | None, digest: bytes | None) -> bool:

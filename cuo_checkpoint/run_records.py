@@ -16,7 +16,7 @@ __all__ = ["AuditRecord", "EventRecord", "RunPage", "RunSummary", "WriteRecord",
 
 def rfc3339(at: dt.datetime) -> str:
     """An instant in UTC with microseconds, as the audit chain spells it."""
-    return at.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return at.astimezone(dt.UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 class _Record:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -90,14 +90,24 @@ class Grown:
 
 
 class Sealer:
-    """Seals tenants of one database to one folder with one ring of keys. Needs the auditor's role."""
+    """Seals tenants of one database to one folder with one ring of keys. Needs the auditor's role.
+
+    `progress` is told now and then (runs followed, runs in all as far as known).
+    """
 
     def __init__(
-        self, url: str, *, ring: KeyRing, folder: HeadFolder, schema: str = "public"
+        self,
+        url: str,
+        *,
+        ring: KeyRing,
+        folder: HeadFolder,
+        schema: str = "public",
+        progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.ring = ring
         self.folder = folder
         self.schema = schema
+        self.progress = progress
         self.engine: Engine = open_engine(url, schema=schema, connections=2)
 
     def __enter__(self) -> Sealer:
@@ -222,6 +232,8 @@ class Sealer:
         runs = conn.execute(seal_queries.advanced(tenant_id, after, _LEAVES)).all()
         for start in range(0, len(runs), _RUNS):
             self._extend(conn, tenant_id, runs[start : start + _RUNS], tree, report)
+            done = report.leaves + start + _RUNS
+            self.progress(done, max(done, report.leaves + len(runs)))
         return runs[-1].run_id if len(runs) == _LEAVES else None
 
     def _extend(

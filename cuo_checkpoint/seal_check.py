@@ -27,6 +27,7 @@ from cuo_checkpoint.leaves import Leaf, Loss, losses_of, origin_of
 from cuo_checkpoint.merkle import CompactRange
 from cuo_checkpoint.notes import Checkpoint, PublicKey, SignedNote, verified
 from cuo_checkpoint.partitions import FLOOR_MONTHS, Month
+from cuo_checkpoint.seal_copies import Copies
 from cuo_checkpoint.seal_findings import Finding, FindingKind, SealCheck
 from cuo_checkpoint.sessions import open_engine, reading
 from cuo_checkpoint.verify import cuts_of
@@ -70,12 +71,23 @@ def check_tenant(
     engine = open_engine(url, schema=schema, connections=2)
     try:
         kept = _kept_heads(check, heads, keys)
+        before = set(folder.numbers(tenant_id))
         with reading(engine, tenant_id) as conn:
-            found = _exported(conn, check, folder, keys, {c.size for _, c in kept}, progress)
+            copies = Copies.read(conn, tenant_id)
+            # A head that a sealer signed after our snapshot is neither in it nor gone from it.
+            numbers = [n for n in folder.numbers(tenant_id) if n in before or n in copies.heads]
+            found = _exported(
+                conn, check, folder, numbers, keys, {c.size for _, c in kept}, copies, progress
+            )
             gap = conn.execute(seal_queries.unsealed(tenant_id)).one()
             check.unsealed, check.unsealed_runs = gap.rows, gap.runs
             _against_kept(check, found, kept)
-            _against_tables(conn, check, found, folder, keys)
+            copies.against(
+                check,
+                found.by_number,
+                {n: folder.note(tenant_id, n) for n in found.by_number},
+                lambda name, data: _believed(check, name, data, keys),
+            )
             if found.suspects or found.declared:
                 with catalog(url) as looking:
                     present = {m.month for m in months(looking, schema) if m.parent == _AUDIT}
@@ -138,14 +150,15 @@ def _exported(
     conn: Connection,
     check: SealCheck,
     folder: HeadFolder,
+    numbers: Sequence[int],
     keys: Collection[PublicKey],
     sizes: set[int],
+    copies: Copies,
     progress: Callable[[int, int], None],
 ) -> _Heads:
     """Reads the export from its first head to its last, comparing each leaf with the database."""
     found = _Heads()
     tree = CompactRange()
-    numbers = folder.numbers(check.tenant_id)
     expected, total = 1, 0
     strangers: dict[int, Finding] = {}
     for number in numbers:
@@ -164,10 +177,11 @@ def _exported(
                 f"exported head {expected} is missing; what follows it cannot be placed",
             )
             break
-        expected += 1
+        expected, low = expected + 1, tree.size
         try:
             batches = _batches(_leaves(folder, check.tenant_id, number))
             for batch in batches:
+                copies.compare(conn, check, tree.size, batch)
                 for leaf in batch:
                     tree.append(leaf.hash())
                     if tree.size in sizes:
@@ -196,6 +210,7 @@ def _exported(
             )
         else:
             found.vouched = number
+            copies.ends[number] = check.sealed_at if tree.size > low else None
         found.size = tree.size
     _judge_strangers(check, found, folder, strangers)
     if not numbers:
@@ -280,43 +295,6 @@ def _against_kept(check: SealCheck, found: _Heads, kept: list[tuple[str, Checkpo
             check.add(
                 FindingKind.SPLIT_VIEW,
                 f"{name} and the export are both signed, for different trees of {head.size} leaves",
-            )
-
-
-def _against_tables(
-    conn: Connection,
-    check: SealCheck,
-    found: _Heads,
-    folder: HeadFolder,
-    keys: Collection[PublicKey],
-) -> None:
-    """The database's own copies of its heads: behind, ahead, or another story."""
-    stored = {row.head_no: row for row in conn.execute(seal_queries.head_rows(check.tenant_id))}
-    newest = max(found.by_number, default=0)
-    gone = [n for n in found.by_number if n not in stored]
-    if gone:
-        check.add(
-            FindingKind.DATABASE_BEHIND,
-            f"head {gone[0]} of {newest} was exported and is not in the database: it was restored "
-            "from an older backup, or its seals were cut",
-        )
-    ahead = [n for n in stored if n > newest]
-    if ahead:
-        check.add(
-            FindingKind.STALE_EXPORT,
-            f"the database holds signed heads up to {max(ahead)}, the export ends at {newest}: run "
-            "cuo-archive seal, or the folder is an older one",
-        )
-    for number, head in found.by_number.items():
-        row = stored.get(number)
-        if row is None or row.note.encode() == folder.note(check.tenant_id, number):
-            continue
-        mine = _believed(check, f"head {number} in the database", row.note.encode(), keys)
-        if mine is not None and mine != head:
-            check.add(
-                FindingKind.SPLIT_VIEW,
-                f"head {number} was signed twice: {mine.size} leaves in the database, {head.size} "
-                "in the export, and different roots",
             )
 
 

@@ -26,6 +26,8 @@ class FindingKind(StrEnum):
     SPLIT_VIEW = "split_view"
     DATABASE_BEHIND = "database_behind"
     STALE_EXPORT = "stale_export"
+    LEAF_COPY_CHANGED = "leaf_copy_changed"
+    HEAD_COPY_CHANGED = "head_copy_changed"
     MISSING_MONTH = "missing_month"
     REBUILT_MONTH = "rebuilt_month"
     MISSING_RUN = "missing_run"

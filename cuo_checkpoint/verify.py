@@ -1,22 +1,23 @@
 """Verifying runs as they lie in the database: reads rows, has `run_check` judge them.
 
-Memory stays small: rows stream, and of each only its id and digests are kept. Time grows with the
-number of rows and the size of their states.
+Runs are read many at a time: a query for each run would cost more than judging its rows. Memory stays
+small: rows stream, and of each only its id and digests are kept until its run is judged. Time grows
+with the number of rows and the size of their states.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, Text, select, tuple_, union
-from sqlalchemy import cast as sql_cast
+from sqlalchemy import Connection, Row, Select, select, union
 
-from cuo_checkpoint import chain, digests, run_queries
+from cuo_checkpoint import chain, run_queries, verify_queries
 from cuo_checkpoint.cuts import RETENTION_RUN, Cuts
 from cuo_checkpoint.models import (
     AuditRow,
@@ -30,19 +31,26 @@ from cuo_checkpoint.models import (
 from cuo_checkpoint.run_check import RunChecker, RunVerification
 from cuo_checkpoint.run_records import rfc3339
 
-__all__ = ["RunVerification", "all_runs", "cuts_of", "verify_run"]
+__all__ = ["RunVerification", "all_runs", "cuts_of", "verify_run", "verify_runs"]
 
-_FETCH: Final = 50
-"""Rows per fetch: 50 states of 190 kB are 10 MB, of the cap's 5 MB a quarter of a gigabyte."""
+_FETCH: Final = 500
+"""Rows per fetch, where each has 2 kB at most as stored: that is half a megabyte uncompressed at worst."""
 
+_SIZES: Final[tuple[tuple[bool | None, int | None], ...]] = ((False, _FETCH), (True, 20))
+"""Small documents, then large ones: 20 of 190 kB are 4 MB, of the cap's 5 MB a tenth of a gigabyte."""
+
+_AT_ONCE: Final[tuple[tuple[bool | None, int | None], ...]] = ((None, None),)
 _FEW: Final = 20
-"""Runs of so few rows are fetched at once: a cursor costs two round trips more for each query."""
+"""Log rows up to which everything is fetched at once: a cursor costs two round trips a query."""
 
 _TOLD: Final = 100
 """Rows between two tellings of progress."""
 
-_PLACES: Final = 500
+_PLACES: Final = 2000
 """Checkpoints asked for in one query of pending writes."""
+
+Indexed = tuple[uuid.UUID, Row[Any] | None]
+"""A run and its row of the index, if it has one."""
 
 
 def verify_run(
@@ -60,34 +68,82 @@ def verify_run(
     older than `settled_before` are counted by table, for comparison with the tables themselves.
     `cuts` are the tenant's, if the caller has read them already.
     """
-    span = None if index is None else run_queries.span(index)
-    few = index is not None and index.log_rows <= _FEW
     if cuts is None:
         cuts = cuts_of(conn, tenant_id)
-    checker = RunChecker(tenant_id, run_id, settled_before, cuts)
-    chain = _between(_chain(tenant_id, run_id), AuditRow.created_at, span)
-    checker.chain(_rows(conn, chain, few))
-    for row in _rows(conn, _between(_log(tenant_id, run_id), LogRow.created_at, span), few):
-        checker.log_row(row)
-        if checker.rows % _TOLD == 0:
-            progress(checker.rows)
-    if index is None and not checker.chain_rows and not checker.rows:
-        return None
-    if index is not None:
-        checker.threads.add(index.thread_id)
-    places = checker.write_places()
-    for start in range(0, len(places), _PLACES):
-        writes = _writes(tenant_id, run_id, places[start : start + _PLACES])
-        for row in _rows(conn, _between(writes, PendingWriteRow.created_at, span), few):
-            checker.write_row(row)
-    for row in _rows(conn, _tombstones(tenant_id, run_id, checker.threads), few):
-        checker.tombstone_row(row)
-    if run_id == RETENTION_RUN:
+    (verdict,) = verify_runs(conn, tenant_id, [(run_id, index)], settled_before, cuts, progress)
+    return verdict
+
+
+def verify_runs(
+    conn: Connection,
+    tenant_id: uuid.UUID,
+    runs: Sequence[Indexed],
+    settled_before: dt.datetime | None,
+    cuts: Cuts,
+    progress: Callable[[int], None] = lambda rows: None,
+) -> list[RunVerification | None]:
+    """`verify_run` of several at once, in their order. Put together few rows and near months."""
+    places = [(run, None if index is None else run_queries.span(index)) for run, index in runs]
+    checkers = {str(run): RunChecker(tenant_id, run, settled_before, cuts) for run, _ in runs}
+    few = sum(_FEW + 1 if index is None else index.log_rows for _, index in runs) <= _FEW
+    sizes = _AT_ONCE if few else _SIZES
+    rows = _rows(conn, verify_queries.chains(tenant_id, places), None if few else _FETCH)
+    unread = dict(checkers)
+    for name, links in itertools.groupby(rows, key=lambda row: row["run_id"]):
+        unread.pop(name).chain(links)
+    for checker in unread.values():
+        checker.chain(())
+    done = 0
+    for large, fetch in sizes:
+        for row in _rows(conn, verify_queries.log(tenant_id, places, large=large), fetch):
+            checkers[row["run_id"]].log_row(row)
+            done += 1
+            if done % _TOLD == 0:
+                progress(done)
+    there = {}
+    for run, index in runs:
+        checker = checkers[str(run)]
+        if index is None and not checker.chain_rows and not checker.rows:
+            continue
+        if index is not None:
+            checker.threads.add(index.thread_id)
+        there[str(run)] = checker
+    _side_tables(conn, tenant_id, places, there, sizes)
+    for run, index in runs:
+        if str(run) in there:
+            there[str(run)].index(None if index is None else index._asdict())
+    return [there[str(run)].result() if str(run) in there else None for run, _ in runs]
+
+
+def _side_tables(
+    conn: Connection,
+    tenant_id: uuid.UUID,
+    places: Sequence[verify_queries.Place],
+    checkers: Mapping[str, RunChecker],
+    sizes: Sequence[tuple[bool | None, int | None]],
+) -> None:
+    """Pending writes, tombstones and, for the chain of retention, holds."""
+    spans = {str(run): span for run, span in places}
+    wanted = (
+        (uuid.UUID(name), place, spans[name])
+        for name, checker in checkers.items()
+        for place in checker.write_places()
+    )
+    while batch := list(itertools.islice(wanted, _PLACES)):
+        for large, fetch in sizes:
+            for row in _rows(conn, verify_queries.writes(tenant_id, batch, large=large), fetch):
+                checkers[row["run_id"]].write_row(row)
+    threads = {thread for checker in checkers.values() for thread in checker.threads}
+    query = verify_queries.tombstones(tenant_id, [run for run, _ in places], threads)
+    for row in _rows(conn, query, _FETCH):
+        checker = checkers.get(str(row["run_id"]))
+        if checker is not None and row["thread_id"] in checker.threads:
+            checker.tombstone_row(row)
+    retention = checkers.get(str(RETENTION_RUN))
+    if retention is not None:
         holds = select(Hold.__table__).where(Hold.tenant_id == tenant_id)
-        for row in _rows(conn, holds, few):
-            checker.hold_row(row)
-    checker.index(None if index is None else index._asdict())
-    return checker.result()
+        for row in _rows(conn, holds, _FETCH):
+            retention.hold_row(row)
 
 
 def cuts_of(conn: Connection, tenant_id: uuid.UUID) -> Cuts:
@@ -103,7 +159,13 @@ def cuts_of(conn: Connection, tenant_id: uuid.UUID) -> Cuts:
     own = conn.execute(index).one_or_none()
     if own is None:
         return cuts
-    rows = _chain(tenant_id, RETENTION_RUN).where(AuditRow.kind == "month_dropped")
+    low, high = run_queries.span(own)
+    rows = (
+        select(AuditRow.__table__)
+        .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id == RETENTION_RUN)
+        .where(AuditRow.kind == "month_dropped", AuditRow.created_at.between(low, high))
+        .order_by(AuditRow.chain_seq)
+    )
     leaves = conn.execute(
         select(SealLeaf.chain_seq, SealLeaf.sealed_at)
         .where(SealLeaf.tenant_id == tenant_id, SealLeaf.run_id == RETENTION_RUN)
@@ -113,7 +175,7 @@ def cuts_of(conn: Connection, tenant_id: uuid.UUID) -> Cuts:
     def sealed(number: int) -> Iterator[str]:
         return (rfc3339(leaf.sealed_at) for leaf in leaves if leaf.chain_seq >= number)
 
-    for row in conn.execute(_between(rows, AuditRow.created_at, run_queries.span(own))):
+    for row in conn.execute(rows):
         if chain.link(row.prev_sha256, row.row_bytes) == row.row_sha256:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 cuts.add(json.loads(row.row_bytes), next(sealed(row.chain_seq), None))
@@ -139,60 +201,9 @@ def all_runs(
         yield row[0], row[1]
 
 
-def _rows(conn: Connection, query: Select[Any], few: bool) -> Iterator[Mapping[str, Any]]:
-    options = {} if few else {"yield_per": _FETCH}
-    for row in conn.execute(query, execution_options=options):
-        yield row._asdict()
-
-
-def _between(
-    query: Select[Any], column: Any, span: tuple[dt.datetime, dt.datetime] | None
-) -> Select[Any]:
-    return query if span is None else query.where(column.between(*span))
-
-
-def _chain(tenant_id: uuid.UUID, run_id: uuid.UUID) -> Select[Any]:
-    return (
-        select(AuditRow.__table__)
-        .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id == run_id)
-        .order_by(AuditRow.chain_seq)
-    )
-
-
-def _log(tenant_id: uuid.UUID, run_id: uuid.UUID) -> Select[Any]:
-    return (
-        select(
-            *(getattr(LogRow, name) for name in digests.LOG_COLUMNS),
-            LogRow.row_sha256,
-            sql_cast(LogRow.state_json, Text).label("state"),
-            sql_cast(LogRow.langgraph, Text).label("langgraph"),
-        )
-        .where(LogRow.tenant_id == tenant_id, LogRow.run_id == run_id)
-        .order_by(LogRow.seq)
-    )
-
-
-def _writes(
-    tenant_id: uuid.UUID, run_id: uuid.UUID, places: Sequence[tuple[str, str, str]]
-) -> Select[Any]:
-    """By the table's key: it has no index on runs, and a thread may be long."""
-    w = PendingWriteRow
-    return select(
-        *(getattr(w, name) for name in digests.WRITE_COLUMNS),
-        w.row_sha256,
-        sql_cast(w.value, Text).label("value"),
-    ).where(
-        w.tenant_id == tenant_id,
-        tuple_(w.thread_id, w.checkpoint_ns, w.lg_checkpoint_id).in_(places),
-        w.run_id == run_id,
-    )
-
-
-def _tombstones(tenant_id: uuid.UUID, run_id: uuid.UUID, threads: Collection[str]) -> Select[Any]:
-    return select(
-        *(getattr(Tombstone, name) for name in digests.TOMBSTONE_COLUMNS), Tombstone.row_sha256
-    ).where(
-        Tombstone.tenant_id == tenant_id,
-        Tombstone.thread_id.in_(sorted(threads)),
-        Tombstone.run_id == run_id,
-    )
+def _rows(conn: Connection, query: Select[Any], fetch: int | None) -> Iterator[dict[str, Any]]:
+    options = {} if fetch is None else {"yield_per": fetch}
+    result = conn.execute(query, execution_options=options)
+    names = tuple(result.keys())
+    for row in result:
+        yield dict(zip(names, row, strict=True))

@@ -10,7 +10,13 @@ from typing import Any
 import psycopg
 import pytest
 
-from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, archive, archive_cli
+from cuo_checkpoint import (
+    CheckpointWriter,
+    PostgresCheckpointer,
+    archive,
+    archive_cli,
+    evidence_cli,
+)
 from cuo_checkpoint.ids import ulid_of
 from cuo_checkpoint.partitions import Month
 
@@ -226,7 +232,7 @@ def test_progress_is_told(
 ) -> None:
     """A long verification speaks on stderr, and stdout stays JSON."""
     fill(app_dsn, tenant_id)
-    monkeypatch.setattr(archive_cli, "_PROGRESS_AFTER", 0.0)
+    monkeypatch.setattr(evidence_cli, "_PROGRESS_AFTER", 0.0)
     use(app_dsn)
     assert archive_cli.main(["verify", "--tenant", tenant_id, "--json"]) == 0
     out, err = capsys.readouterr()

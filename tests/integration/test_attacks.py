@@ -7,7 +7,9 @@ recomputes what the database holds, and the one that holds it against the export
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,14 +19,20 @@ import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
+
+from bundle_command import check
+
 from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, archive, chain, digests, keys
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import SealRefused
+from cuo_checkpoint.export import export_month
 from cuo_checkpoint.head_files import HeadFolder
 from cuo_checkpoint.keys import KeyRing
 from cuo_checkpoint.leaves import origin_of
 from cuo_checkpoint.merkle import Tree, leaf_hash
 from cuo_checkpoint.notes import Checkpoint
+from cuo_checkpoint.partitions import Month
 from cuo_checkpoint.seal import Sealer
 from cuo_checkpoint.seal_check import check_tenant
 from cuo_checkpoint.seal_findings import FindingKind
@@ -150,6 +158,17 @@ class Log:
             keep=keep,
         )
 
+    def bundle(self, out: Path) -> list[str]:
+        """What the verifier of a bundle of this month, exported now, says."""
+        with psycopg.connect(self.admin) as conn:
+            (now,) = conn.execute("SELECT now()").fetchone() or (None,)
+        export_month(self.auditor, self.tenant, Month.of(now), out)
+        trusted = out.with_name(f"{out.name}.keys")
+        trusted.write_text("".join(f"{key}\n" for key in RING.believed))
+        code, said = check(out, "--key", trusted)
+        assert code == (65 if said["problems"] else 0)
+        return list(said["problems"])
+
     def forget(self, run: uuid.UUID) -> None:
         """Removes a run with everything that speaks of it."""
         for table in ("cuo_langgraph_checkpoints", "cuo_memory_audit", "cuo_runs"):
@@ -256,7 +275,7 @@ def test_two_runs_rows_swapped(log: Log) -> None:
     assert all(str(run) in found[0][1] + found[1][1] for run in log.runs[:2])
 
 
-def test_a_whole_chain_rewritten(log: Log) -> None:
+def test_a_whole_chain_rewritten(log: Log, tmp_path: Path) -> None:
     """With every digest recomputed a false history agrees with itself: only the seal shows it."""
     new = log.rename_node(log.runs[0])
 
@@ -268,6 +287,9 @@ def test_a_whole_chain_rewritten(log: Log) -> None:
     log.relink(log.runs[0], change)
     said, found = log.found()
     assert said == []
+    assert f"run {log.runs[0]}: was rewritten: chain row 5 is not the one sealed" in log.bundle(
+        tmp_path / "bundle"
+    )
     assert found == [
         (
             FindingKind.REWRITTEN_RUN,
@@ -289,13 +311,19 @@ def test_a_run_removed_without_trace(log: Log) -> None:
     ]
 
 
-def test_a_month_dropped(log: Log) -> None:
+def test_a_month_dropped(log: Log, tmp_path: Path) -> None:
     """The month is named, and every run in it."""
     log.drop_month()
     said, found = log.found()
     assert said == []
     assert kinds(found) == [FindingKind.MISSING_MONTH] + [FindingKind.MISSING_RUN] * 3
     assert "is gone with 4 sealed heads and no month_dropped row says why" in found[0][1]
+    log.store.setup()  # makes the month again, empty
+    told = log.bundle(tmp_path / "bundle")
+    assert "is missing: 3 runs were sealed in it, none is here, and no drop speaks of it" in told[0]
+    assert [f"run {run} is missing: its chain row" in "".join(told) for run in log.runs] == [
+        True
+    ] * 3
 
 
 def test_a_month_dropped_with_a_forged_excuse(log: Log) -> None:
@@ -343,7 +371,7 @@ def test_a_month_dropped_by_retention(log: Log) -> None:
     assert "not sealed yet" not in log.found()[1][0][1]
 
 
-def test_a_month_dropped_and_rebuilt(log: Log) -> None:
+def test_a_month_dropped_and_rebuilt(log: Log, tmp_path: Path) -> None:
     """The same runs told anew, with chains that hold: month and runs are named as rewritten."""
     log.drop_month()
     log.store.setup()
@@ -353,6 +381,87 @@ def test_a_month_dropped_and_rebuilt(log: Log) -> None:
     assert said == []
     assert kinds(found) == [FindingKind.REBUILT_MONTH] + [FindingKind.REWRITTEN_RUN] * 3
     assert "none of its 4 sealed heads is as it was sealed" in found[0][1]
+    told = log.bundle(tmp_path / "bundle")
+    for run, row in zip(log.runs, (5, 5, 5), strict=True):
+        assert f"run {run}: was rewritten: chain row {row} is not the one sealed" in told
+
+
+def test_a_bundle_made_after_the_attack_says_the_same(log: Log, tmp_path: Path) -> None:
+    """What was edited, deleted, cut, reordered, swapped or removed is named in its run."""
+    log.runs += [log.write(4) for _ in range(5)]
+    log.seal()
+    edited, bent, deleted, reordered, swapped, with_it, cut, removed = log.runs
+    log.attack(
+        "UPDATE cuo_langgraph_checkpoints SET node_name = 'x' WHERE run_id = %(edited)s AND seq = 2",
+        "UPDATE cuo_memory_audit SET row_bytes = convert_to(replace(convert_from(row_bytes, 'UTF8'),"
+        ' \'"node_name":"n"\', \'"node_name":"m"\'), \'UTF8\') WHERE run_id = %(bent)s'
+        " AND chain_seq = 3",
+        "DELETE FROM cuo_langgraph_checkpoints WHERE run_id = %(deleted)s AND seq = 3",
+        "UPDATE cuo_memory_audit SET chain_seq = 7 - chain_seq WHERE run_id = %(reordered)s"
+        " AND chain_seq IN (3, 4)",
+        edited=edited, bent=bent, deleted=deleted, reordered=reordered,
+    )  # fmt: skip
+    for table in ("cuo_memory_audit", "cuo_langgraph_checkpoints", "cuo_runs"):
+        for old, new in (
+            (swapped, uuid.UUID(int=9)),
+            (with_it, swapped),
+            (uuid.UUID(int=9), with_it),
+        ):
+            log.attack(f"UPDATE {table} SET run_id = %(n)s WHERE run_id = %(o)s", o=old, n=new)
+    log.cut(cut, 3)
+    log.forget(removed)
+    told = "\n".join(log.bundle(tmp_path / "bundle"))
+    for run, finding in (
+        (edited, ": log row .* was changed: columns and digest disagree"),
+        (bent, ": chain row 3 was changed: bytes and digest disagree"),
+        (deleted, ": chain row .*: log row .* is missing"),
+        (reordered, ": chain row 3 does not follow the row before"),
+        (swapped, ": chain row 1 does not follow the row before"),
+        (with_it, ": chain row 1 does not follow the row before"),
+        (cut, ": is shortened: sealed up to chain row 5, it ends at 3"),
+        (removed, " is missing: its chain row 5 was sealed"),
+    ):
+        assert re.search(f"(?m)^run {run}{finding}", told), (finding, told)
+
+
+def test_a_leaf_added_to_the_copies(log: Log) -> None:
+    """It would keep a run from being sealed; no head covers it, and that is said."""
+    late = log.write(3)
+    log.attack(
+        "INSERT INTO cuo_seal_leaves SELECT (jsonb_populate_record(l, jsonb_build_object('leaf_index',"
+        " 99, 'run_id', r.run_id, 'chain_seq', r.chain_seq, 'row_sha256', r.chain_head))).*"
+        " FROM cuo_seal_leaves l, cuo_runs r WHERE r.run_id = %(x)s AND l.leaf_index = 0",
+        x=late,
+    )
+    log.seal()
+    found = log.found()[1]
+    assert kinds(found) == [FindingKind.LEAF_COPY_CHANGED]
+    assert "holds 5 leaves and heads over 4: leaves that no head covers were added" in found[0][1]
+    log.attack("DELETE FROM cuo_seal_leaves WHERE leaf_index IN (1, 99)")
+    log.seal()
+    found = log.found()[1]
+    assert kinds(found) == [FindingKind.LEAF_COPY_CHANGED]
+    assert "leaf 1 " in found[0][1]
+    assert "is missing from the database; the exported one stands" in found[0][1]
+
+
+def test_a_seal_made_while_the_heads_are_compared(log: Log) -> None:
+    """A head signed between our snapshot and our look at the folder is no accusation."""
+
+    class Busy(HeadFolder):
+        looks = 0
+
+        def numbers(self, tenant_id: uuid.UUID) -> list[int]:
+            self.looks += 1
+            if self.looks == 2:
+                log.write(1)
+                log.seal()
+            return super().numbers(tenant_id)
+
+    folder = Busy(log.folder.folder)
+    check = check_tenant(log.auditor, log.tenant, keys=RING.believed, folder=folder)
+    assert (check.findings, check.heads) == ([], 2)
+    assert folder.looks == 2
 
 
 def test_an_old_export_replayed(log: Log, tmp_path: Path) -> None:

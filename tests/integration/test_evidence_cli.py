@@ -12,8 +12,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, archive_cli
-from cuo_checkpoint.notes import SignedNote
+from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, archive_cli, keys
+from cuo_checkpoint.leaves import origin_of
+from cuo_checkpoint.notes import Checkpoint, SignedNote
 
 
 @pytest.fixture
@@ -215,3 +216,56 @@ def test_custody(run: uuid.UUID, place: Path, tenant_id: str, capsys: Any) -> No
         True,
     )
     assert call(capsys, "seal", "--tenant", tenant_id)[0] == 0
+
+
+def test_loss_of_the_key(run: uuid.UUID, place: Path, tenant_id: str, capsys: Any) -> None:
+    """As docs/evidence.md says it: a new file, the lost key's public line, seal. Without the line the
+    sealer refuses, since it cannot tell the last head from a forged one."""
+    assert call(capsys, "seal", "--tenant", tenant_id)[0] == 0
+    (place / "seal.key").unlink()
+    code, _, err = call(capsys, "seal", "--tenant", tenant_id)
+    assert (code, "cannot read" in err) == (64, True)
+    key = place / "seal.key"
+    code, new, _ = call(capsys, "keys", "new", str(key), "--name", "acme-2")
+    assert code == 0
+    code, _, err = call(capsys, "seal", "--tenant", tenant_id)
+    assert (code, "no trusted key signed" in err) == (65, True)
+    with key.open("a") as file:
+        file.write((place / "trusted.keys").read_text())
+    assert call(capsys, "seal", "--tenant", tenant_id)[0] == 0
+    (place / "both.keys").write_text((place / "trusted.keys").read_text() + new)
+    argv = ["verify", "--tenant", tenant_id, "--keys", str(place / "both.keys")]
+    assert call(capsys, *argv)[0] == 0
+    # Whoever knows the new key alone relies on its head, which covers the lost key's.
+    (place / "new.keys").write_text(new)
+    code, out, _ = call(capsys, "verify", "--tenant", tenant_id, "--keys", str(place / "new.keys"))
+    assert (code, "vouched_later" in out) == (0, True)
+
+
+def test_compromise_of_the_key(
+    run: uuid.UUID, store: Any, place: Path, tenant_id: str, capsys: Any
+) -> None:
+    """As docs/evidence.md says it, in its order; what the thief signs afterwards is nobody's."""
+    key, stolen = place / "seal.key", place / "stolen.key"
+    old_id = (place / "trusted.keys").read_text().split("+")[1]
+    assert call(capsys, "seal", "--tenant", tenant_id)[0] == 0
+    stolen.write_bytes(key.read_bytes())
+    stolen.chmod(0o600)
+    assert call(capsys, "keys", "rotate", str(key), "--name", "acme-2")[0] == 0
+    assert call(capsys, "seal", "--tenant", tenant_id)[0] == 0
+    assert call(capsys, "keys", "distrust", str(key), old_id)[0] == 0
+    code, trusted, _ = call(capsys, "keys", "public", str(key))
+    assert (code, len(trusted.splitlines()), old_id in trusted) == (0, 1, False)
+    (place / "new.keys").write_text(trusted)
+    argv = ["verify", "--tenant", tenant_id, "--keys", str(place / "new.keys")]
+    code, out, _ = call(capsys, *argv)
+    assert (code, "vouched_later" in out) == (0, True)
+    # The thief writes to the folder, with the stolen key and a story of a run that never was.
+    head = place / "heads" / tenant_id
+    leaves = (head / "00000001.leaves").read_bytes()
+    forged = Checkpoint(origin_of(uuid.UUID(tenant_id)), 2, bytes(32))
+    thief = keys.load(str(stolen))
+    (head / "00000003.note").write_bytes(forged.signed(thief.signing).to_bytes())
+    (head / "00000003.leaves").write_bytes(leaves)
+    code, out, _ = call(capsys, *argv)
+    assert (code, "wrong_key: exported head 3" in out) == (65, True)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 from bundle_command import check, fit_sums
 
-from cuo_checkpoint import CheckpointWriter, chain, keys
+from cuo_checkpoint import CheckpointWriter, chain, keys, retention
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import ExportRefused, RunUnknown
 from cuo_checkpoint.export import export_month, export_run
@@ -391,3 +391,77 @@ def test_a_database_changed_behind_the_triggers_is_exported_as_it_is(case: Case)
     ):
         assert any(finding in problem for problem in said["problems"]), finding
     assert said["rows"]["runs"] == 3
+
+
+class Holds:
+    """Holds on the run, on another and on everything; the first was lifted again."""
+
+    def __init__(self, case: Case) -> None:
+        archiver = case.place.app.replace("cyberos_app", "cyberos_archiver")
+
+        def place(run: uuid.UUID | None, reason: str) -> uuid.UUID:
+            return retention.place_hold(archiver, case.tenant, run, reason=reason, by="Mai Anh")
+
+        self.own = place(case.run, "case 17")
+        self.other = place(case.others[0], "a secret inquiry")
+        self.all = place(None, "audit of 2026")
+        self.end = retention.release_hold(
+            archiver, case.tenant, self.own, reason="settled", by="Mai Anh", schema="public"
+        )
+        case.seal()
+
+
+def test_a_bundle_tells_of_legal_holds(case: Case) -> None:
+    """Who placed and lifted which, when and why: those on its runs and on everything, no others."""
+    holds = Holds(case)
+    bundle = case.bundle(month=False)
+    code, said = check(bundle, "--key", case.key)
+    assert (code, said["problems"]) == (0, [])
+    told = {hold["hold_id"]: hold for hold in said["holds"]}
+    assert set(told) == {str(holds.own), str(holds.all), str(holds.end)}
+    assert told[str(holds.own)]["held_run_id"] == str(case.run)
+    end = told[str(holds.end)]
+    assert (end["kind"], end["releases"], end["placed_by"]) == (
+        "release",
+        str(holds.own),
+        "Mai Anh",
+    )
+    assert (end["reason"], end["created_at"] > told[str(holds.own)]["created_at"]) == (
+        "settled",
+        True,
+    )
+    assert b"a secret inquiry" not in b"".join(path.read_bytes() for path in bundle.iterdir())
+    page = (bundle / "summary.html").read_text()
+    assert page.count(str(holds.own)) == 2
+    assert "lifted" in page
+    assert "Mai Anh" not in page
+    assert "case 17" not in page
+    plain = subprocess.run(
+        [sys.executable, "-I", "-S", bundle / "verify.py", bundle], capture_output=True, text=True,
+        check=True,
+    ).stdout  # fmt: skip
+    assert f"Hold {holds.end} on run {case.run} ended hold {holds.own}" in plain
+    whole = case.bundle("month")
+    assert str(holds.other) in {hold["hold_id"] for hold in check(whole)[1]["holds"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (_set(0, reason="another"), "was changed: columns and digest disagree"),
+        (_set(0, placed_by="nobody"), "was changed: columns and digest disagree"),
+        (lambda rows: rows[1:], "is missing"),
+        (lambda rows: [*rows, rows[0] | {"hold_id": str(uuid.UUID(int=1))}], "was added"),
+    ],
+)
+def test_a_hold_in_a_bundle_is_what_the_chain_says(
+    case: Case, change: Callable[[list[Any]], object], finding: str
+) -> None:
+    """Neither its words nor its being there can be changed."""
+    Holds(case)
+    bundle = case.bundle(month=False)
+    _edit("holds.ndjson", change)(bundle)
+    fit_sums(bundle)
+    code, said = check(bundle, "--key", case.key)
+    assert code == 65
+    assert any(finding in problem and "hold" in problem for problem in said["problems"])

@@ -232,6 +232,20 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
         ),
         "chain row 1: column for 'body' is not what its bytes say",
     ),
+    "a number in a chain row's body is spelled otherwise": (
+        sql(
+            "UPDATE cuo_memory_audit SET body = regexp_replace(body, '(\"log_rows\":[0-9]+)',"
+            " '\\1.0') WHERE tenant_id = %(t)s AND run_id = %(r)s AND kind = 'close'"
+        ),
+        "column for 'body' is not what its bytes say",
+    ),
+    "a log row's number is one that JSON has not": (
+        sql(
+            "UPDATE cuo_langgraph_checkpoints SET seq = 2::bigint ^ 60"
+            f" WHERE checkpoint_id = {ONE_LOG}"
+        ),
+        "a column was changed",
+    ),
     "a chain row's kind is edited": (
         sql(
             "UPDATE cuo_memory_audit SET kind = 'hold' WHERE tenant_id = %(t)s"

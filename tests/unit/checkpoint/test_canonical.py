@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 import math
 from typing import Any
 
@@ -11,8 +12,14 @@ import rfc8785
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from cuo_checkpoint.canonical import MAX_SAFE_INTEGER, canonical_bytes, sha256_hex
-from cuo_checkpoint.errors import SerialiseError
+from cuo_checkpoint.canonical import (
+    MAX_SAFE_INTEGER,
+    canonical_bytes,
+    parsed_bytes,
+    sha256_hex,
+)
+from cuo_checkpoint.errors import CheckpointError, SerialiseError
+from cuo_checkpoint.serde import text_to_tree
 
 TREES = st.recursive(
     st.none()
@@ -33,6 +40,30 @@ TREES = st.recursive(
 def test_the_fast_form_is_the_reference_form(tree: Any) -> None:
     """Every tree gives the bytes the rfc8785 package gives."""
     assert canonical_bytes(tree) == rfc8785.dumps(tree)
+
+
+@given(TREES, st.sampled_from([None, 1, "\t"]), st.booleans())
+@example({"\U00010000": 1, "\uffff": 3, "n": 1.0}, None, True)
+def test_a_parsed_text_gives_the_same_bytes(tree: Any, indent: Any, escaped: bool) -> None:
+    """However the text is laid out and whatever numbers are in it."""
+    text = json.dumps(tree, indent=indent, ensure_ascii=escaped).encode()
+    assert parsed_bytes(text, text_to_tree(text)) == rfc8785.dumps(tree)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"n":9007199254740993}',
+        "[123456789012345678901234567890]",
+        '{"n":1E400}',
+        "-9007199254740992",
+        '{"a": 1e999}',
+    ],
+)
+def test_a_number_without_a_form_is_refused_in_a_text_too(text: str) -> None:
+    """No faster way to the bytes may round it."""
+    with pytest.raises(CheckpointError):
+        parsed_bytes(text.encode(), text_to_tree(text))
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.floats(1e-7, 1e-3))

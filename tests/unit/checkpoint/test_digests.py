@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuo_checkpoint import digests
+from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.chain import content_of
 from cuo_checkpoint.errors import DeserialiseError
 
 T = uuid.UUID("01a22dfd-fdfa-7463-96cd-89fa323ef23a")
@@ -154,3 +156,48 @@ def test_a_write_set_covers_its_rows_in_order() -> None:
 def test_only_an_exact_reference_is_one(text: str, holder: uuid.UUID | None) -> None:
     """A state that merely mentions the key is a state."""
     assert digests.shared_with(text) == holder
+
+
+def chain_row(body: str, kind: str = "open", trace: str = "0" * 32) -> Any:
+    """What `digests.chain_row` makes of these columns."""
+    row = {"body": body, "chain_seq": 3, "created_at": AT, "kind": kind, "trace_id": trace}
+    return digests.chain_row(str(T), str(T), row)
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.floats() | st.text()),
+    st.text() | st.sampled_from(["open", "cuo.checkpoint_written"]),
+)
+def test_a_chain_row_told_by_its_columns_is_what_a_parser_reads(body: Any, kind: str) -> None:
+    """Never other bytes than the canonical form of what it says, whatever the columns hold."""
+    try:
+        text = canonical_bytes(body).decode()
+    except ValueError:
+        text = json.dumps(body)
+    told = chain_row(text, kind)
+    if told is not None:
+        content, data = told
+        assert data == canonical_bytes(content)
+        assert content_of(data) == content
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "trace"),
+    [
+        ('{"n":1.0}', "open", "0"),
+        ('{"b":1,"a":2}', "open", "0"),
+        ('{"a": 1}', "open", "0"),
+        ('{"a":1,"a":1}', "open", "0"),
+        ('{"a":9007199254740993}', "open", "0"),
+        ("[1]", "open", "0"),
+        ("{}", 'open","run_id":"x', "0"),
+        ("{}", "open", 'x","v":1,"w":"'),
+        ('{},"kind":"x"', "open", "0"),
+        ("{", "open", "0"),
+    ],
+)
+def test_a_chain_row_that_may_mean_something_else_is_left_to_the_parser(
+    body: str, kind: str, trace: str
+) -> None:
+    """Columns that could be put together to the bytes of another row are not put together."""
+    assert chain_row(body, kind, trace) is None
