@@ -21,7 +21,7 @@ from cuo_checkpoint.canonical import canonical_bytes, encoded_bytes, odd_numbers
 from cuo_checkpoint.errors import CheckpointError
 from cuo_checkpoint.models import AuditRow, Hold, LogRow, PendingWriteRow, RunIndex, Tombstone
 from cuo_checkpoint.partitions import Month
-from cuo_checkpoint.run_queries import EARLIER, AnySelect
+from cuo_checkpoint.run_queries import EARLIER, AnySelect, finite
 from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.serde import text_to_tree
 
@@ -190,7 +190,7 @@ def tombstone_lines(
     """The tombstones that this run appended."""
     t = Tombstone
     query = (
-        select(*(getattr(t, name) for name in digests.TOMBSTONE_COLUMNS), t.row_sha256)
+        select(*finite(t))
         .where(t.tenant_id == tenant_id, t.run_id == place.run_id)
         .where(t.thread_id.in_(sorted({*threads, place.thread_id})))
         .order_by(t.created_at, t.tombstone_id)
@@ -218,7 +218,7 @@ def hold_lines(
     Those of other runs stay out: their words are nobody's business who asked for these.
     """
     query = (
-        select(*(getattr(Hold, name) for name in digests.HOLD_COLUMNS), Hold.row_sha256)
+        select(*finite(Hold))
         .where(Hold.tenant_id == tenant_id)
         .order_by(Hold.created_at, Hold.hold_id)
     )

@@ -45,6 +45,7 @@ __all__ = [
     "encoded_rows",
     "event_rows",
     "held_states",
+    "finite",
     "index_rows",
     "last_states",
     "older_than",
@@ -62,6 +63,8 @@ EARLIER: Final = dt.timedelta(hours=1)
 opened the run, but waited for it. Calls are single statements, so minutes would do."""
 
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_FIRST: Final = dt.datetime(2, 1, 1, tzinfo=dt.UTC)
+_LAST: Final = dt.datetime(9998, 12, 31, tzinfo=dt.UTC)
 _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _DECISION: Final = "cuo.routing_decision"
 _RFC3339: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
@@ -84,9 +87,23 @@ def span(index: Row[Any]) -> tuple[dt.datetime, dt.datetime]:
     return index.first_at - EARLIER, index.newest_at
 
 
+def finite(table: Any) -> list[Any]:
+    """A table's columns, times brought within what Python's calendar holds.
+
+    A time of infinity, which only a forger writes, would otherwise end every look at the table with the
+    driver's error instead of the row's name.
+    """
+    return [
+        func.least(func.greatest(one, _FIRST), _LAST).label(one.name)
+        if isinstance(one.type, DateTime)
+        else one
+        for one in table.__table__.columns
+    ]
+
+
 def index_rows(tenant_id: uuid.UUID) -> AnySelect:
     """The tenant's rows of the index."""
-    return select(RunIndex.__table__).where(RunIndex.tenant_id == tenant_id)
+    return select(*finite(RunIndex)).where(RunIndex.tenant_id == tenant_id)
 
 
 def event_rows(

@@ -27,7 +27,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import aliased
 
 from cuo_checkpoint.models import AuditRow, RunIndex, SealHead, SealLeaf
-from cuo_checkpoint.run_queries import EARLIER, AnySelect
+from cuo_checkpoint.run_queries import EARLIER, AnySelect, finite
 
 __all__ = [
     "LOCK",
@@ -61,14 +61,14 @@ def tenants() -> AnySelect:
 def head_rows(tenant_id: uuid.UUID) -> AnySelect:
     """The tenant's signed heads, in order."""
     return (
-        select(SealHead.__table__).where(SealHead.tenant_id == tenant_id).order_by(SealHead.head_no)
+        select(*finite(SealHead)).where(SealHead.tenant_id == tenant_id).order_by(SealHead.head_no)
     )
 
 
 def leaf_rows(tenant_id: uuid.UUID, low: int, high: int) -> AnySelect:
     """Leaves from `low` up to, not including, `high`."""
     return (
-        select(SealLeaf.__table__)
+        select(*finite(SealLeaf))
         .where(SealLeaf.tenant_id == tenant_id)
         .where(SealLeaf.leaf_index >= low, SealLeaf.leaf_index < high)
         .order_by(SealLeaf.leaf_index)

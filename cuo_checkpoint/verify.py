@@ -141,7 +141,7 @@ def _side_tables(
             checker.tombstone_row(row)
     retention = checkers.get(str(RETENTION_RUN))
     if retention is not None:
-        holds = select(Hold.__table__).where(Hold.tenant_id == tenant_id)
+        holds = select(*run_queries.finite(Hold)).where(Hold.tenant_id == tenant_id)
         for row in _rows(conn, holds, _FETCH):
             retention.hold_row(row)
 

@@ -69,7 +69,7 @@ def _batches(conn: Connection, tenant_id: uuid.UUID | None) -> Iterator[_Batch]:
     open_ones: dict[tuple[uuid.UUID, Month, Month], _Batch] = {}
     while some := list(itertools.islice(runs, _LOOKED_UP)):
         key = tuple_(RunIndex.tenant_id, RunIndex.run_id)
-        rows = conn.execute(select(RunIndex.__table__).where(key.in_(some)))
+        rows = conn.execute(select(*run_queries.finite(RunIndex)).where(key.in_(some)))
         indexed = {(row.tenant_id, row.run_id): row for row in rows}
         for tenant, run in some:
             index = indexed.get((tenant, run))

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql
 
-from cuo_checkpoint import digests
+from cuo_checkpoint import digests, run_queries
 from cuo_checkpoint.models import AuditRow, LogRow, PendingWriteRow, Tombstone
 
 __all__ = ["Place", "Span", "chains", "log", "tombstones", "writes"]
@@ -144,9 +144,7 @@ def tombstones(
     tenant_id: uuid.UUID, runs: Collection[uuid.UUID], threads: Collection[str]
 ) -> Select[Any]:
     """The tombstones that these runs appended to these threads."""
-    return select(
-        *(getattr(Tombstone, name) for name in digests.TOMBSTONE_COLUMNS), Tombstone.row_sha256
-    ).where(
+    return select(*run_queries.finite(Tombstone)).where(
         Tombstone.tenant_id == tenant_id,
         Tombstone.thread_id == func.any(sql_cast(sorted(threads), ARRAY(Text))),
         Tombstone.run_id == func.any(sql_cast(sorted(runs), ARRAY(_UUID))),

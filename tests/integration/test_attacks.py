@@ -23,7 +23,15 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 from bundle_command import check
 
-from cuo_checkpoint import CheckpointWriter, PostgresCheckpointer, archive, chain, digests, keys
+from cuo_checkpoint import (
+    CheckpointWriter,
+    PostgresCheckpointer,
+    archive,
+    chain,
+    digests,
+    keys,
+    retention,
+)
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import SealRefused
 from cuo_checkpoint.export import export_month
@@ -628,3 +636,28 @@ def test_a_restore_behind_the_last_head(log: Log, tmp_path: Path) -> None:
     # What was declared binds from then on.
     log.cut(log.runs[0], 4)
     assert FindingKind.SHORTENED_RUN in kinds(log.found()[1])
+
+
+def test_a_time_beyond_all_times(log: Log, tmp_path: Path) -> None:
+    """Infinity, which no calendar holds, is named like any other change and stops no look at the rest."""
+    archiver = log.admin.replace("postgres@", "cyberos_archiver@", 1)
+    hold = retention.place_hold(archiver, log.tenant, None, reason="case", by="clerk")
+    late = uuid.uuid4()
+    for _ in range(2):
+        log.writer.write(late, "node_entered", {}, node_name="n", thread_id="gone")
+    log.store.delete_thread("gone")
+    log.seal()
+    log.attack(
+        "UPDATE cuo_thread_tombstones SET created_at = 'infinity'",
+        "UPDATE cuo_holds SET created_at = '-infinity'",
+        "UPDATE cuo_seal_leaves SET head_at = 'infinity' WHERE leaf_index = 1",
+        "UPDATE cuo_seal_heads SET sealed_at = 'infinity' WHERE head_no = 2",
+        "UPDATE cuo_runs SET newest_at = 'infinity' WHERE run_id = %(s)s",
+        "UPDATE cuo_langgraph_checkpoints SET node_name = 'x' WHERE run_id = %(r)s AND seq = 2",
+    )
+    said, found = log.found()
+    for finding in (f"hold {hold}: a column", "(seq 2): a column was changed"):
+        assert any(finding in problem for problem in said), said
+    assert any(p.startswith("tombstone") and "a column was changed" in p for p in said)
+    assert set(kinds(found)) == {FindingKind.LEAF_COPY_CHANGED, FindingKind.HEAD_COPY_CHANGED}
+    assert any("was changed" in problem for problem in log.bundle(tmp_path / "bundle"))
