@@ -83,18 +83,12 @@ def places_of(
     indexed = [_RETENTION, *runs]
     for start in range(0, len(indexed), _RUNS):
         query = select(
-            RunIndex.run_id,
-            RunIndex.thread_id,
-            RunIndex.state,
-            RunIndex.outcome,
-            RunIndex.first_at,
-            RunIndex.newest_at,
-            RunIndex.log_rows,
+            *(column for column in finite(RunIndex) if column.name in RunPlace._fields)
         ).where(
             RunIndex.tenant_id == tenant_id, RunIndex.run_id.in_(indexed[start : start + _RUNS])
         )
         for row in conn.execute(query):
-            found[row.run_id] = RunPlace(*row)
+            found[row.run_id] = RunPlace(**row._asdict())
     for run in runs:
         if run not in found:
             lost = _lost(conn, tenant_id, run)

@@ -94,7 +94,7 @@ def leaf_hashes(tenant_id: uuid.UUID, size: int) -> AnySelect:
 def newest_leaf(tenant_id: uuid.UUID, run_ids: Sequence[uuid.UUID], size: int) -> AnySelect:
     """The newest leaf below `size` of each of the runs that has one."""
     return (
-        select(SealLeaf.__table__)
+        select(*finite(SealLeaf))
         .where(SealLeaf.tenant_id == tenant_id, SealLeaf.run_id.in_(run_ids))
         .where(SealLeaf.leaf_index < size)
         .ext(postgresql.distinct_on(SealLeaf.run_id))

@@ -70,7 +70,66 @@ def without_room() -> None:
 def interrupted_at(module: Any, name: str) -> Callable[[], None]:
     """Whoever calls this function is interrupted, as by Ctrl-C."""
 
-    def test_ctrl_c(run: uuid.UUID, place: Path, tenant_id: str, capsys: Any) -> None:
+    def interrupt(*_: Any, **__: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+
+    return lambda: setattr(module, name, interrupt)
+
+
+def final(folder: Path) -> list[str]:
+    """Names below the folder, drafts too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_folder_that_cannot_be_written(
+    full: bool, place: Path, tenant_id: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Ends with 69 and leaves no half head; what was signed is exported by the next call."""
+    seal = ["seal", "--tenant", tenant_id]
+    if full:
+        assert forked(without_room, *seal) == 69
+    else:
+        monkeypatch.setenv("CUO_EXPORT_DIR", "/proc")
+        code, _, err = call(capsys, *seal)
+        assert (code, "cannot write to /proc/" in err) == (69, True)
+        monkeypatch.setenv("CUO_EXPORT_DIR", str(place / "heads"))
+    assert final(place / "heads") == []
+    code, out, _ = call(capsys, *seal)
+    assert (code, out) == (0, f"{tenant_id}  0 heads sealed, 1 leaves, 1 exported\n")
+    assert final(place / "heads") == [f"{tenant_id}/00000001.{kind}" for kind in ("leaves", "note")]
+    assert call(capsys, "verify", "--tenant", tenant_id)[0] == 0
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_bundle_that_cannot_be_written(
+    full: bool, run: uuid.UUID, place: Path, tenant_id: str, capsys: Any
+) -> None:
+    """Ends with 69 and leaves nothing behind, no draft either."""
+    argv = ["export", "--run", run, "--tenant", tenant_id, "--out"]
+    if full:
+        assert forked(without_room, *argv, place / "bundle") == 69
+    else:
+        code, _, err = call(capsys, *argv, "/proc/bundle")
+        assert (code, "cannot write /proc/bundle" in err) == (69, True)
+    assert [path.name for path in place.iterdir() if "bundle" in path.name] == []
+    assert call(capsys, *argv, place / "bundle")[0] == 0
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660])
+def test_a_key_that_others_can_read(mode: int, place: Path, tenant_id: str, capsys: Any) -> None:
+    """Nothing is signed with it, and what to do is said."""
+    (place / "seal.key").chmod(mode)
+    code, out, err = call(capsys, "seal", "--tenant", tenant_id)
+    assert (code, out, "chmod 600" in err) == (64, "", True)
+    assert final(place / "heads") == []
+    for command in (["rotate", "--name", "x"], ["public"]):
+        code, _, err = call(capsys, "keys", command[0], place / "seal.key", *command[1:])
+        assert (code, "chmod 600" in err) == (64, True)
+
+
+def test_ctrl_c(run: uuid.UUID, place: Path, tenant_id: str, capsys: Any) -> None:
     """Ends with 130; what was finished stands, and the next call goes on."""
     seal = ["seal", "--tenant", tenant_id]
     assert forked(interrupted_at(HeadFolder, "write"), *seal) == 130
@@ -112,7 +171,7 @@ def commands(group: click.Group, *names: str) -> Iterator[tuple[str, click.Comma
             yield " ".join((*names, name)), command
 
 
-@pytest.mark.parametrize(("name", "command"), commands(archive_cli.cli))
+@pytest.mark.parametrize(("name", "command"), list(commands(archive_cli.cli)))
 def test_help_teaches(name: str, command: click.Command, capsys: Any) -> None:
     """What a command does, what each option means; and JSON from whatever tells something."""
     assert command.help
