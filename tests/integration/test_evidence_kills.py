@@ -23,7 +23,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from aged_log import NOW, AgedLog
+from aged_log import NOW, AgedLog, utc
 from bundle_command import check
 from database_clock import DatabaseClock
 from wire import Wire
@@ -281,6 +281,7 @@ def test_a_drop_struck_between_two_messages(
     try:
         clock = DatabaseClock(cluster.dsn(name))
         aged, tenant = AgedLog(cluster, name), str(uuid.uuid4())
+        clock.months(utc(2025, 10, 1), NOW)
         with tempfile.TemporaryDirectory(prefix="cuo-w-") as folder:
             wire = Wire(aged.archiver, aged.admin, Path(folder))
             months = iter(
@@ -294,7 +295,7 @@ def test_a_drop_struck_between_two_messages(
                     writer, run = CheckpointWriter(store), uuid.uuid4()
                     writer.write(run, "node_entered", {"n": 1}, node_name="n")
                     writer.write(run, "run_completed", {})
-                clock.months(NOW.replace(month=1), NOW)
+                clock.set(NOW)
                 wire.rearm(at, mode)
                 code = in_child(lambda: retention._dropped(wire.dsn, "public", month, 84, 3, 100))
                 wire.settle()
