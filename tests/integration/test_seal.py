@@ -280,7 +280,7 @@ def test_sealers_at_once(
     for child in children:
         child.start()
     for child in children:
-        child.join(60)
+        child.join(300)
         assert child.exitcode == 0
     leaves = exported(folder, tenant)
     assert len(leaves) == 20
@@ -335,7 +335,7 @@ def test_killed_at_any_point(
         args=(shared_place.auditor, str(tmp_path), RING.to_text(), tenant, point),
     )
     child.start()
-    child.join(60)
+    child.join(300)
     assert child.exitcode == -signal.SIGKILL
     seal()
     leaves = exported(folder, tenant)
