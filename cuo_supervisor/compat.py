@@ -10,12 +10,16 @@ from __future__ import annotations
 from importlib import metadata
 from typing import Final
 
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
 from cuo_supervisor.errors import ConfigError
 
 __all__ = ["LANGGRAPH", "import_problem", "langgraph_problem", "require_langgraph"]
 
-LANGGRAPH: Final = ((1, 2), (1, 3))
-"""From this version on, and before that one."""
+_RANGE: Final = ">=1.2,<1.3"
+LANGGRAPH: Final = SpecifierSet(_RANGE)
+"""What this version was built on; the package's own dependency says the same."""
 
 _ROOTS: Final = frozenset({"langgraph", "langchain_core"})
 
@@ -26,10 +30,11 @@ def langgraph_problem() -> str | None:
         found = metadata.version("langgraph")
     except metadata.PackageNotFoundError:
         return f"langgraph is not installed; {_remedy()}"
-    numbers = tuple(int(part) if part.isdigit() else -1 for part in found.split(".")[:2])
-    if not LANGGRAPH[0] <= numbers < LANGGRAPH[1]:
-        return f"langgraph {found} is installed; {_remedy()}"
-    return None
+    try:
+        known = Version(found) in LANGGRAPH
+    except InvalidVersion:
+        known = False
+    return None if known else f"langgraph {found} is installed; {_remedy()}"
 
 
 def import_problem(error: BaseException) -> str | None:
@@ -47,5 +52,4 @@ def require_langgraph() -> None:
 
 
 def _remedy() -> str:
-    least, first_unknown = (".".join(map(str, version)) for version in LANGGRAPH)
-    return f"this version needs it: pip install 'langgraph>={least},<{first_unknown}'"
+    return f"this version needs it: pip install 'langgraph{_RANGE}'"
