@@ -120,7 +120,8 @@ class CuoStore:
             for write in reader.writes(run_id):
                 # A claim stands under an id no checkpoint can have.
                 if write.channel == name and write.lg_checkpoint_id.startswith("$claim/"):
-                    return write.value
+                    # The reader shows values as stored, for an auditor: a time in ns is tagged there.
+                    return self.saver.plans.serializer.decode(write.value)
         return None
 
     async def keep_catalog(

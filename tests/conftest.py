@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -40,6 +41,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of a sweep's crash points try every Nth and the last three (default: all)",
     )
+
+
+def pytest_configure() -> None:
+    # A shell's background job ignores SIGINT, and so would every command started here.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
