@@ -76,7 +76,8 @@ def _next_line(decision: RoutingDecision, invoking: bool) -> str:
         return "dry run: nothing was recorded, nothing was invoked"
     if decision.reason == "approval_required" and invoking:
         return (
-            f"run {decision.request_id} waits: "
+            f"run {decision.request_id} waits; cyberos-cuo runs show {decision.request_id} says"
+            " what for, to answer: "
             f"cyberos-cuo supervisor resume {decision.request_id} --approve|--deny --reason TEXT"
         )
     return f"run {decision.request_id} · cyberos-cuo runs show {decision.request_id}"

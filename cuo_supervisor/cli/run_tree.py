@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from cuo_supervisor.cli.asked import asked_lines
 from cuo_supervisor.cli.common import printable
 from cuo_supervisor.cli.run_text import state_word, verification_lines
 
@@ -27,7 +28,13 @@ _SAID = (
 
 
 def run_tree(
-    summary: Any, events: Sequence[Any], audit: Sequence[Any], verified: Any, *, states: bool
+    summary: Any,
+    events: Sequence[Any],
+    audit: Sequence[Any],
+    verified: Any,
+    *,
+    states: bool,
+    asked: dict[str, Any] | None = None,
 ) -> Tree:
     """A run from its first row to its last, then what it decided and what vouches for it."""
     root = Tree(Text(f"run {summary.ulid}", "bold").append(f"  {summary.run_id}", "not bold dim"))
@@ -36,13 +43,19 @@ def run_tree(
     if summary.state == "waiting":
         what = f"{printable(summary.skill)} waits" if summary.skill else "it waits"
         answer = f"cyberos-cuo supervisor resume {summary.ulid} --approve|--deny --reason TEXT"
-        root.add(Text(f"{what}: {answer}", "yellow"))
+        waits = root.add(Text(f"{what}: {answer}", "yellow"))
+        for line in asked_lines(asked or {}):
+            waits.add(Text(line))
     _Path(root.add(Text("path", "bold")), states).take_all(events)
     if summary.decision:
         decision = root.add(Text("decision", "bold"))
         for key in _SAID:
             if summary.decision.get(key) is not None:
                 decision.add(Text(f"{key:<16} {printable(str(summary.decision[key]))}"))
+        if summary.decision.get("approval"):
+            decision.add(
+                Text(f"{'approval':<16} {printable(_answer(summary.decision['approval']))}")
+            )
     counts: dict[str, int] = {}
     for row in audit:
         counts[row.kind] = counts.get(row.kind, 0) + 1
@@ -54,6 +67,14 @@ def run_tree(
     for problem in problems:
         verdict.add(Text(problem))
     return root
+
+
+def _answer(approval: dict[str, Any]) -> str:
+    """Who answered, how and why, as the decision row has it."""
+    ran_out = "nobody in time" if approval.get("expired") else None
+    verdict = ran_out or ("approved" if approval.get("approved") else "denied")
+    by = f"{approval.get('by_hash16')} of {approval.get('by_issuer')}"
+    return f"{verdict} by {by}: {approval.get('reason')}"
 
 
 class _Path:

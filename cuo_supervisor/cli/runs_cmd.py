@@ -158,7 +158,8 @@ def list_(watch: bool, every: float, as_json: bool, **asked: Any) -> int:
 def show(run: str, states: bool, as_json: bool) -> int:
     """One run as a tree: its path through the graph, its decision, its audit rows.
 
-    RUN is a run's id, as `runs list` prints it. States are shown as stored, personal data included.
+    RUN is a run's id, as `runs list` prints it. States are shown as stored, personal data included;
+    so is what a waiting run asks for.
     """
     from cuo_supervisor.cli.progress import progress
 
@@ -168,12 +169,18 @@ def show(run: str, states: bool, as_json: bool) -> int:
         with progress("reading rows", summary.log_rows) as told:
             events = _all_events(reader, run_id, states, told)
         audit = reader.audit(run_id)
+        asked = None
+        if summary.state == "waiting":
+            from cuo_supervisor.cli.asked import asked_of
+
+            asked = asked_of(reader, run_id, events)
         with progress("recomputing rows", summary.log_rows) as told:
             verified = reader.verify(run_id, progress=told)
     if as_json:
         emit_json(
             {
                 "run": summary.to_json(),
+                "asked": asked,
                 "events": [event.to_json() for event in events],
                 "audit": [row.to_json() for row in audit],
                 "verification": verified.to_json(),
@@ -182,7 +189,7 @@ def show(run: str, states: bool, as_json: bool) -> int:
     else:
         from cuo_supervisor.cli.run_tree import rendered, run_tree
 
-        deliver(rendered(run_tree(summary, events, audit, verified, states=states)))
+        deliver(rendered(run_tree(summary, events, audit, verified, states=states, asked=asked)))
     return 0
 
 

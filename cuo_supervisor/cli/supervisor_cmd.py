@@ -44,6 +44,7 @@ Examples:
 _RESUME_EPILOG: Final = """\b
 Examples:
   cyberos-cuo runs list --state waiting
+  cyberos-cuo runs show 01M8PZMV75EB6AHSM2Y2NT99T7       # what it would do
   cyberos-cuo supervisor resume 01M8PZMV75EB6AHSM2Y2NT99T7 --approve --reason "checked with ACME"
   cyberos-cuo supervisor resume 01M8PZMV75EB6AHSM2Y2NT99T7 --deny --reason "wrong account"
 """
@@ -129,28 +130,25 @@ def route(
 
 @supervisor.command(epilog=_RESUME_EPILOG)
 @click.argument("run")
-@click.option(
-    "--approve",
-    "approved",
-    flag_value=True,
-    default=None,
-    type=bool,
-    help="Let the waiting skill run.",
-)
-@click.option("--deny", "approved", flag_value=False, type=bool, help="End the run without it.")
+@click.option("--approve", is_flag=True, default=False, help="Let the waiting skill run.")
+@click.option("--deny", is_flag=True, default=False, help="End the run without it.")
 @click.option("--reason", help="Why; kept with the answer.")
 @json_option
 @debug_option
-def resume(run: str, approved: bool | None, reason: str | None, as_json: bool) -> int:
-    """Answer a run that waits for approval. An answer counts once."""
+def resume(run: str, approve: bool, deny: bool, reason: str | None, as_json: bool) -> int:
+    """Answer a run that waits for approval. An answer counts once.
+
+    `runs show RUN` says what would happen: the skill, its arguments, and what was asked for.
+    """
     from cuo_supervisor.cli.common import run_uuid
     from cuo_supervisor.supervisor import Answer
 
-    if approved is None:
-        raise UsageError("say --approve or --deny")
+    if approve == deny:
+        # Both, as when an alias adds one: the last word must not decide over the other.
+        raise UsageError("say --approve or --deny" + (", not both" if approve else ""))
     if not reason:
-        raise UsageError("an approval needs a reason: --reason TEXT")
-    answer, run_id = Answer(approved, reason), run_uuid(run)
+        raise UsageError("an answer needs a reason: --reason TEXT")
+    answer, run_id = Answer(approve, reason), run_uuid(run)
 
     async def ask(made: Any, identity: Any) -> Any:
         return await made.resume(run_id, answer, identity=identity)

@@ -39,6 +39,25 @@ def test_a_waiting_run_is_told_with_what_it_waits_for(cuo: Any) -> None:
     assert "\x1b" not in shown
 
 
+def test_whoever_answers_sees_what_would_happen(cuo: Any) -> None:
+    """Request, operation, skill and arguments before the answer; who answered and why after it."""
+    run = cuo.route(TRANSFER, "--persona", "coo", "--json").json["request_id"]
+    asked = cuo("runs", "show", run, "--json").json["asked"]
+    assert asked["query"] == TRANSFER
+    assert (asked["skill"], asked["operation"]) == ("vietnam-bank-transfer@1.0", "wire_transfer")
+    assert asked["arguments"]["account_number"] == "0123456789"
+    shown = cuo("runs", "show", run).out
+    for said in (TRANSFER, "wire_transfer", '"account_number": "0123456789"'):
+        assert said in shown
+    both = cuo("supervisor", "resume", run, "--deny", "--approve", "--reason", "an alias")
+    assert both.code == 64
+    assert "not both" in both.err
+    assert cuo("supervisor", "resume", run, "--deny", "--reason", "wrong account").code == 4
+    ended = cuo("runs", "show", run)
+    assert re.search(r"approval +denied by [0-9a-f]{16} of local: wrong account", ended.out)
+    assert cuo("runs", "show", run, "--json").json["asked"] is None
+
+
 def test_filters_narrow_together(cuo: Any) -> None:
     """Ages and times, outcome, path; what fits nothing says so, on stderr."""
     run = cuo.route("asdfghjkl", "--json").json["request_id"]
