@@ -48,7 +48,7 @@ def check_reason(reason: str) -> None:
     Spaces, dots and characters that show nothing are no reason; an auditor would read an empty one.
     """
     if not any(character.isalnum() for character in reason):
-        raise UsageError("an approval needs a reason: --reason TEXT")
+        raise UsageError("an answer needs a reason: --reason TEXT")
     if len(reason) > _REASON_MAX:
         raise UsageError(f"the reason is longer than {_REASON_MAX} characters")
 
