@@ -216,7 +216,7 @@ def read_keys(text: str) -> list[bytes]:
     found = []
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
-            name, ident, data = line.strip().split("+", 2)
+            name, ident, data, *_ = (*line.strip().split("+", 2), "", "")
             raw = base64.b64decode(data, validate=True)
             if (
                 len(raw) != 33
@@ -230,7 +230,7 @@ def read_keys(text: str) -> list[bytes]:
 
 def read_head(data: bytes, origin: str, keys: list[bytes] | None) -> tuple[int, bytes]:
     """Size and root of a signed head of this log. Raises ValueError saying what is wrong."""
-    text, blank, lines = data.decode().rpartition("\n\n")
+    text, blank, lines = data.decode(errors="replace").rpartition("\n\n")
     told = re.fullmatch(r"([^\n]+)\n(0|[1-9][0-9]{0,17})\n([A-Za-z0-9+/]{43}=)", text)
     if not blank or not told:
         raise ValueError("is malformed")
@@ -749,6 +749,9 @@ def main(arguments: list[str] | None = None) -> int:
         newer = None if given.head is None else given.head.read_bytes()
     except (OSError, ValueError) as error:
         sys.stderr.write(f"cannot use the key or head file: {error}\n")
+        return 64
+    if not given.bundle.is_dir():
+        sys.stderr.write(f"there is no bundle: {given.bundle} is not a folder\n")
         return 64
     check = Verifier(given.bundle, keys)
     check.tell = lambda text: print(text, file=sys.stderr)  # noqa: T201 - this file is a command

@@ -194,12 +194,24 @@ def test_heads_and_keys() -> None:
         (data.replace(b"\n3\n", b"\n4\n"), "cuo/t", trusted, "forged"),
         (head.signed([other]).to_bytes(), "cuo/t", trusted, "no key you trust"),
         (b"x", "cuo/t", trusted, "malformed"),
+        (b"\x80\xff\n\n\x81", "cuo/t", trusted, "malformed"),
         (data.replace(b"\n3\n", b"\n03\n"), "cuo/t", trusted, "malformed"),
     ):
         with pytest.raises(ValueError, match=why):
             read_head(bad, origin, believed)
     with pytest.raises(ValueError, match="no public key"):
         read_keys(str(key.public).replace("seal", "sael"))
+    with pytest.raises(ValueError, match="no public key"):
+        read_keys("cuo/t")  # a head's first line, say
+
+
+def test_a_folder_that_is_not_there_was_not_tampered_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A mistyped name is the caller's mistake, 64, and no verdict."""
+    assert bundle_verify.main([str(tmp_path / "nothing")]) == 64
+    told = capsys.readouterr()
+    assert (told.out, "is not a folder" in told.err) == ("", True)
 
 
 def test_it_imports_the_standard_library_alone() -> None:
