@@ -1,7 +1,4 @@
-"""`cuo-archive seal`, `export` and `keys`, and the heads' part of `verify`.
-
-Each command is added to the command line by `add_to`, which is handed how a database is opened.
-"""
+"""`cuo-archive seal`, `export` and `keys`, and the heads' part of `verify`: `add_to` adds them."""
 
 from __future__ import annotations
 
