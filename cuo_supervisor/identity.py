@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NoReturn, Protocol, get_args
 
 import semver
 
+from cuo_supervisor.core.strict_json import DuplicateName, unique
 from cuo_supervisor.errors import (
     ConfigError,
     IdentityRejected,
@@ -255,21 +256,10 @@ def _says_each_thing_once(token: str) -> bool:
     for part in token.split(".")[:2]:
         text = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
         try:
-            json.loads(text, object_pairs_hook=_unique)
-        except _Twice:
+            json.loads(text, object_pairs_hook=unique)
+        except DuplicateName:
             return False
     return True
-
-
-class _Twice(Exception):
-    pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise _Twice
-    return out
 
 
 def _roles(claim: Any) -> frozenset[str]:

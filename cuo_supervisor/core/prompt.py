@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from .models import Candidate, LlmRoutingPick
+from .strict_json import DuplicateName, unique
 
 __all__ = [
     "MAX_ANSWER_BYTES",
@@ -183,8 +184,8 @@ def parse_answer(text: str | None) -> LlmRoutingPick | AnswerProblem:
     if len(text) > MAX_ANSWER_BYTES or len(text.encode("utf-8", "replace")) > MAX_ANSWER_BYTES:
         return AnswerProblem.TOO_LONG
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except _DuplicateKey:
+        value = json.loads(text, object_pairs_hook=unique, parse_constant=_refuse_constant)
+    except DuplicateName:
         return AnswerProblem.DUPLICATE_KEY
     except _NotFinite:
         return AnswerProblem.NOT_FINITE
@@ -203,19 +204,8 @@ def parse_answer(text: str | None) -> LlmRoutingPick | AnswerProblem:
         return AnswerProblem.SCHEMA
 
 
-class _DuplicateKey(ValueError):
-    pass
-
-
 class _NotFinite(ValueError):
     pass
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    out = dict(pairs)
-    if len(out) != len(pairs):
-        raise _DuplicateKey
-    return out
 
 
 def _refuse_constant(_: str) -> Any:
