@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import queue
 import signal
 import socket
 import sys
@@ -189,17 +190,28 @@ def _reloading(settings: Any, supervisor: Any) -> Iterator[None]:
             supervisor.catalog = load_catalog(settings.catalog)
         except SupervisorError as error:
             remark(f"the catalogue was not reloaded: {error}")
+        except Exception as error:  # a fault of ours must not make later signals go unheard
+            remark(f"the catalogue was not reloaded: {type(error).__name__}")
         else:
             remark(f"catalogue reloaded: {supervisor.catalog.snapshot_hash[:16]}")
 
-    # In a thread: reading files must not hold up the requests under way.
-    before = signal.signal(
-        signal.SIGHUP, lambda *_: threading.Thread(target=reload, daemon=True).start()
-    )
+    # In a thread: reading files must not hold up the requests under way. In one only, in the order
+    # of the signals: of two that came close together the older must not have the last word.
+    asked: queue.SimpleQueue[bool] = queue.SimpleQueue()
+
+    def work() -> None:
+        while asked.get():
+            reload()
+
+    worker = threading.Thread(target=work, name="cuo-reload", daemon=True)
+    worker.start()
+    before = signal.signal(signal.SIGHUP, lambda *_: asked.put(True))
     try:
         yield
     finally:
         signal.signal(signal.SIGHUP, before)
+        asked.put(False)
+        worker.join(_LAST_WORDS)
 
 
 def _exporting(metrics: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import cuo_supervisor
 from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.cli.serve_cmd import _reloading
+from cuo_supervisor.core.catalog import Catalog
 
 SHIPPED = Path(cuo_supervisor.__file__).with_name("catalog")
 
@@ -55,3 +57,50 @@ def test_a_good_catalogue_replaces_the_old_and_a_wrong_one_does_not(
         assert "vietnam-mst-validate.toml" in said
         assert service.catalog is second
     assert signal.getsignal(signal.SIGHUP) == before
+
+
+def test_signals_in_a_row_end_with_the_newest_catalogue_and_nothing_is_left_at_work(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first read takes long and sees the older files; the second signal's read is the last word.
+    Leaving waits for both, so that no thread writes to a stream that is gone."""
+    older, newer = load_catalog(SHIPPED), load_catalog(SHIPPED)
+    turn = iter([(0.3, older), (0.0, newer)])
+
+    def slow(_: Path) -> Catalog:
+        seconds, catalog = next(turn)
+        time.sleep(seconds)
+        return catalog
+
+    monkeypatch.setattr("cuo_supervisor.catalog_loader.load_catalog", slow)
+    service = SimpleNamespace(catalog=None)
+    with _reloading(SimpleNamespace(catalog=SHIPPED), service):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+    assert service.catalog is newer
+    assert capfd.readouterr().err.count("catalogue reloaded") == 2
+    assert not [thread for thread in threading.enumerate() if thread.name == "cuo-reload"]
+
+
+def test_a_fault_of_ours_while_reading_leaves_later_signals_heard(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is told by its class alone: its text may quote anything."""
+    whole = load_catalog(SHIPPED)
+    turn = iter([RuntimeError("text of a stranger"), whole])
+
+    def read(_: Path) -> Catalog:
+        made = next(turn)
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    monkeypatch.setattr("cuo_supervisor.catalog_loader.load_catalog", read)
+    service = SimpleNamespace(catalog=None)
+    with _reloading(SimpleNamespace(catalog=SHIPPED), service):
+        signal.raise_signal(signal.SIGHUP)
+        signal.raise_signal(signal.SIGHUP)
+    said = capfd.readouterr().err
+    assert "not reloaded: RuntimeError" in said
+    assert "stranger" not in said
+    assert service.catalog is whole
