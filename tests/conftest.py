@@ -39,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         metavar="N",
-        help="of a sweep's crash points try every Nth and the last three (default: all)",
+        help="of a sweep's points, and of the cases of tests marked sweep, try every Nth and the"
+        " last three (default: all)",
     )
 
 
@@ -48,11 +49,32 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def _every(config: pytest.Config, count: int, start: int = 0) -> list[int]:
+    every = config.getoption("every")
+    return sorted({*range(start % every, count, every), *range(max(0, count - 3), count)})
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each test marked `sweep` only the cases that this run tries stay, of each test others."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sweep") is not None:
+            cases.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    left_out = {
+        item
+        for number, several in enumerate(cases.values())
+        for item in several
+        if item not in [several[n] for n in _every(config, len(several), 4 * number)]
+    }
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="session")
 def swept(pytestconfig: pytest.Config) -> Callable[[int], list[int]]:
     """Which of a sweep's points, numbered from 0, this run tries: all, or fewer with --every."""
-    every = pytestconfig.getoption("every")
-    return lambda count: sorted({*range(0, count, every), *range(max(0, count - 3), count)})
+    return lambda count: _every(pytestconfig, count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,6 +257,7 @@ def ended(commands: Commands, process: Any) -> tuple[int, str]:
     return said.code, said.err
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ROWS)
 def test_a_reader_that_leaves_changes_nothing(commands: Commands, name: str) -> None:
     """`| head -1`: the command does its work and ends with its own code."""
@@ -273,6 +274,7 @@ def test_a_reader_that_leaves_changes_nothing(commands: Commands, name: str) -> 
         assert "no key was added" in said
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", ROWS)
 def test_ctrl_c_while_nobody_reads(commands: Commands, name: str, tmp_path: Path) -> None:
     """Blocked in a full pipe, a command ends at once, with 130; what it wrote is whole."""
@@ -304,6 +306,7 @@ def test_ctrl_c_while_nobody_reads(commands: Commands, name: str, tmp_path: Path
         assert set(json.loads(done.stdout)["problems"]) <= {UNSEALED}, done.stdout
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.database])
 def test_ctrl_c_amid_the_databases_work(
     commands: Commands, log: Any, name: str, tmp_path: Path

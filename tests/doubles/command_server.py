@@ -7,6 +7,7 @@ Each command is a process of its own that ends by `sys.exit` as the installed on
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -14,7 +15,14 @@ import signal
 import socket
 import sys
 
-# What every command loads anyway; the model client is left out, since loading it is announced.
+# What commands load anyway; the model client is left out, since loading it is announced.
+import cuo_checkpoint.archive_cli
+import cuo_checkpoint.gauges
+import cuo_checkpoint.local
+import cuo_checkpoint.readiness
+import cuo_checkpoint.runs
+import cuo_checkpoint.seal
+import cuo_supervisor.cli.doctor_cmd
 import cuo_supervisor.cli.main
 import cuo_supervisor.cli.runs_cmd
 import cuo_supervisor.cli.supervisor_cmd
@@ -69,4 +77,6 @@ def serve(requests: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    gc.collect()
+    gc.freeze()  # no command walks through what was imported
     serve(socket.socket(fileno=os.dup(0)))
