@@ -1,4 +1,4 @@
-"""Approvals that nobody gave in time: how long they count, and what is written when they run out.
+"""Answers to waiting runs: what is written of one, how long it counts, and what when none came.
 
 An approval runs out by the clock, not by a person's word, so ending such a run needs no approver:
 it can only ever say no, and only once the time is over.
@@ -7,6 +7,7 @@ it can only ever say no, and only once the time is over.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cuo_supervisor.core.audit import subject_hash16
@@ -19,6 +20,7 @@ from cuo_supervisor.snapshots import find_catalog
 __all__ = [
     "APPROVAL_SECONDS",
     "EXPIRY_ISSUER",
+    "Answer",
     "answer_value",
     "asked_with",
     "check_reason",
@@ -35,6 +37,14 @@ EXPIRY_ISSUER: Final = "cuo:expiry"
 
 _REASON_MAX: Final = 2000
 _NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A person's answer to a run that waits."""
+
+    approved: bool
+    reason: str
 
 
 def has_run_out(state: Mapping[str, Any], now_ns: int) -> bool:

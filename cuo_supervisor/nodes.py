@@ -220,7 +220,9 @@ async def invoke(
         result = await context.runner.run(
             manifest,
             arguments,
+            tenant_id=state["tenant_id"],
             request_id=state["request_id"],
+            approval_id=gate.get("answer", {}).get("interrupt_id", ""),
             traceparent=context.traceparent(),
         )
         return {"gate": gate, "invocation_result": result.model_dump(mode="json")}
@@ -246,6 +248,7 @@ async def record(state: GraphState, runtime: Runtime[NodeContext]) -> Update:
                 query=state["query"],
                 rule_scores=candidates_of(state)[:3],
                 gate=state.get("gate"),
+                continued=context.continued,
                 llm_attempts=state.get("llm_attempts", 0),
                 cuo_state_v=state["cuo_state_v"],
                 trace_id=state["trace_id"],

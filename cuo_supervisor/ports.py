@@ -26,9 +26,13 @@ class Runner(Protocol):
         manifest: SkillManifest,
         arguments: Mapping[str, Any],
         *,
+        tenant_id: str,
         request_id: str,
+        approval_id: str,
         traceparent: str,
-    ) -> InvocationResult: ...
+    ) -> InvocationResult:
+        """`approval_id` is the interrupt a person said yes to; empty where none was needed."""
+        ...
 
 
 class Store(Protocol):
@@ -126,3 +130,5 @@ class NodeContext:
     """An operator's word that a skill whose manifest allows it may run although it may have run."""
     answered: Answered | None = None
     """Set while a run that waited is carried on."""
+    continued: Mapping[str, Any] | None = None
+    """Whose word carries on a run that another process left: `rerun.word_of`."""

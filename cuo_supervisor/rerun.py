@@ -1,5 +1,5 @@
-"""Who may carry on a run, and running a skill again that may have run: by an operator's explicit
-word, and only where harmless.
+"""Who may carry on a run and does, and running a skill again that may have run: by an operator's
+explicit word, and only where harmless.
 
 A run whose process died between the durable intent and the result ends as `invocation_unknown`.
 For a skill whose manifest says `idempotent = true`, whose act is not destructive, an operator may
@@ -22,7 +22,7 @@ from cuo_supervisor.errors import DataError, PersonaUnknown
 from cuo_supervisor.identity import ROLE_APPROVER, Identity, check_persona
 from cuo_supervisor.ports import NodeContext
 
-__all__ = ["MAX_RERUNS", "check_continuer", "check_rerun", "claim_rerun", "may_rerun"]
+__all__ = ["MAX_RERUNS", "check_continuer", "check_rerun", "claim_rerun", "may_rerun", "word_of"]
 
 MAX_RERUNS: Final = 5
 """Reruns of one run: a skill that kills its process five times will do so again."""
@@ -39,6 +39,15 @@ def check_continuer(identity: Identity, state: Mapping[str, Any]) -> None:
         return
     with contextlib.suppress(PersonaUnknown):
         check_persona(identity, get_persona(state["persona_key"]))
+
+
+def word_of(identity: Identity, at_ns: int) -> dict[str, Any]:
+    """Whose word carries a run on, and when: what the log and the decision row keep of it."""
+    return {
+        "by_hash16": subject_hash16(identity.subject_id),
+        "by_issuer": identity.issuer,
+        "at_ns": at_ns,
+    }
 
 
 def may_rerun(manifest: SkillManifest) -> bool:
@@ -65,12 +74,7 @@ async def claim_rerun(
     """Durably takes the next right to run again; None when all are used."""
     assert context.store is not None  # noqa: S101 - the caller has claimed through it already
     for number in range(1, MAX_RERUNS + 1):
-        who = {
-            "number": number,
-            "by_hash16": subject_hash16(context.identity.subject_id),
-            "by_issuer": context.identity.issuer,
-            "at_ns": context.clock.time_ns(),
-        }
+        who = {"number": number} | word_of(context.identity, context.clock.time_ns())
         if await context.store.claim(config, f"invoke/rerun/{number}", {"skill": skill_name} | who):
             return who
     return None

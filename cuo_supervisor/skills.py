@@ -1,6 +1,6 @@
 """Runs a chosen skill: the skill's own command line, contained, with its words brought back.
 
-A skill gets its arguments as JSON on standard input and an environment of seven names.
+A skill gets its arguments as JSON on standard input and an environment of nine names.
 Nothing of the request reaches its command line. What it may use is bounded, and when it is
 done, late, noisy or unwanted, every process it started is gone before `run` returns.
 """
@@ -83,6 +83,8 @@ class SkillRunner:
         *,
         request_id: str,
         traceparent: str,
+        tenant_id: str = "",
+        approval_id: str = "",
         timeout_s: float | None = None,
     ) -> InvocationResult:
         """Run one skill once. The earliest of the three time limits counts.
@@ -92,7 +94,14 @@ class SkillRunner:
         value is not printable ASCII. Cancellation kills the tree, then passes on.
         """
         payload = _payload(arguments)
-        for name, value in (("request_id", request_id), ("traceparent", traceparent)):
+        call = {
+            "CUO_OPERATION": manifest.operation or "",
+            "CUO_TENANT_ID": tenant_id,
+            "CUO_REQUEST_ID": request_id,
+            "CUO_APPROVAL_ID": approval_id,
+            "TRACEPARENT": traceparent,
+        }
+        for name, value in call.items():
             if not _HEADER.fullmatch(value):
                 raise DataError(f"{name} must be at most 256 printable ASCII characters")
         started = time.perf_counter()
@@ -108,9 +117,7 @@ class SkillRunner:
             isolation = self._isolation
             if isolation is None:
                 isolation = await asyncio.to_thread(self._settle)
-            ended = await self._execute(
-                isolation, argv, payload, manifest.operation or "", request_id, traceparent, limit
-            )
+            ended = await self._execute(isolation, argv, payload, call, limit)
         except OSError as error:
             word = f"could not be started: {os.strerror(error.errno or 0)}"
             return _result(manifest.skill_name, started, _UNSTARTED, failure="crash", stderr=word)
@@ -146,9 +153,7 @@ class SkillRunner:
         isolation: Isolation,
         argv: list[str],
         payload: bytes,
-        operation: str,
-        request_id: str,
-        traceparent: str,
+        call: Mapping[str, str],
         limit: float,
     ) -> Ended:
         self._make_outbox()
@@ -156,10 +161,8 @@ class SkillRunner:
             "PATH": FIXED_PATH,
             "LANG": "C.UTF-8",
             "PYTHONDONTWRITEBYTECODE": "1",
-            "CUO_OPERATION": operation,
             "CUO_OUTBOX": str(self._outbox),
-            "CUO_REQUEST_ID": request_id,
-            "TRACEPARENT": traceparent,
+            **call,
         }
         command = argv
         if isolation.bwrap is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from secrets import token_bytes
 from types import TracebackType
 from typing import Any, Final, Self
@@ -32,6 +32,7 @@ from cuo_supervisor.errors import (
 )
 from cuo_supervisor.expiry import (
     APPROVAL_SECONDS,
+    Answer,
     answer_value,
     asked_with,
     check_reason,
@@ -42,7 +43,7 @@ from cuo_supervisor.expiry import (
 from cuo_supervisor.graph import build_supervisor_graph
 from cuo_supervisor.identity import ROLE_APPROVER, Identity
 from cuo_supervisor.ports import Answered, Clock, NodeContext, Runner, Store
-from cuo_supervisor.rerun import check_continuer, check_rerun
+from cuo_supervisor.rerun import check_continuer, check_rerun, word_of
 from cuo_supervisor.run_config import answered, config_of, gate_of_interrupt, rejection_error
 from cuo_supervisor.snapshots import SnapshotKeeper
 from cuo_supervisor.state import GraphState
@@ -54,14 +55,6 @@ __all__ = ["APPROVAL_SECONDS", "SYSTEM_CLOCK", "Answer", "Supervisor"]
 SYSTEM_CLOCK: Final = Clock(
     time_ns=time.time_ns, monotonic=time.monotonic, new_id=uuid7, random_bytes=token_bytes
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A person's answer to a run that waits."""
-
-    approved: bool
-    reason: str
 
 
 class Supervisor:
@@ -259,8 +252,9 @@ class Supervisor:
             given = await self._answer_given(config, waiting)
             if given is None:
                 raise DataError("the run waits for an approval: cyberos-cuo supervisor resume")
-            check_continuer(identity, state)
-            return await self._carry_on(durable, config, state, answered(waiting, given), identity)
+            word = await self._word(config, state, identity)
+            told = answered(waiting, given)
+            return await self._carry_on(durable, config, state, told, identity, word=word)
         if "decision" in state:
             if rerun_idempotent and state["decision"].get("reason") == "invocation_unknown":
                 raise DataError(
@@ -268,10 +262,21 @@ class Supervisor:
                     "route the request again, as a run of its own"
                 )
             return RoutingDecision.model_validate(state["decision"])
-        check_continuer(identity, state)
+        word = await self._word(config, state, identity)
         return await self._carry_on(
-            durable, config, state, None, identity, rerun_idempotent=rerun_idempotent
+            durable, config, state, None, identity, rerun_idempotent=rerun_idempotent, word=word
         )
+
+    async def _word(
+        self, config: RunnableConfig, state: Mapping[str, Any], identity: Identity
+    ) -> Mapping[str, Any]:
+        """Whose word carries the run on: in the log before anything is done on it."""
+        check_continuer(identity, state)
+        word = word_of(identity, self._clock.time_ns())
+        if self._store is not None and state.get("rejection") is None:
+            # One claim each, under a name nobody else takes: this process may die as well.
+            await self._guard(self._store.claim(config, f"continue/{self._clock.new_id()}", word))
+        return word
 
     async def _answer_given(self, config: RunnableConfig, waiting: Interrupt) -> Any:
         if self._store is None:
@@ -290,6 +295,7 @@ class Supervisor:
         *,
         rerun_idempotent: bool = False,
         catalog: Catalog | None = None,
+        word: Mapping[str, Any] | None = None,
     ) -> RoutingDecision:
         trace = parse_traceparent(
             f"00-{state['trace_id']}-{self._clock.random_bytes(8).hex()}-01",
@@ -302,13 +308,12 @@ class Supervisor:
             subject_id_hash16=subject_hash16(state["subject_id"]),
             persona_key=state["persona_key"],
         ) as span:
-            context = self._context(
-                identity,
-                span,
-                dry_run=False,
+            context = replace(
+                self._context(identity, span, dry_run=False),
+                catalog=catalog or self.catalog,
                 rerun_idempotent=rerun_idempotent,
-                catalog=catalog,
                 answered=given,
+                continued=word,
             )
             told: Any = (
                 None if given is None else Command(resume={given.interrupt_id: given.answer})
@@ -334,18 +339,9 @@ class Supervisor:
         config["configurable"]["trace_id"] = state["trace_id"]
         return config, state, next(iter(snapshot.interrupts), None)
 
-    def _context(
-        self,
-        identity: Identity,
-        span: RouteSpan,
-        *,
-        dry_run: bool,
-        rerun_idempotent: bool = False,
-        catalog: Catalog | None = None,
-        answered: Answered | None = None,
-    ) -> NodeContext:
+    def _context(self, identity: Identity, span: RouteSpan, *, dry_run: bool) -> NodeContext:
         return NodeContext(
-            catalog=catalog or self.catalog,
+            catalog=self.catalog,
             identity=identity,
             model=self._model,
             runner=self._runner,
@@ -355,8 +351,6 @@ class Supervisor:
             traceparent=lambda: current_traceparent() or span.traceparent,
             dry_run=dry_run,
             prepare_model=self._prepare_model,
-            rerun_idempotent=rerun_idempotent,
-            answered=answered,
         )
 
     async def _guarded(

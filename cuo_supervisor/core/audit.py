@@ -70,11 +70,13 @@ def routing_decision(
     cuo_state_v: int,
     trace_id: str,
     catalog_changed: bool = False,
+    continued: Mapping[str, Any] | None = None,
 ) -> Row:
     """The one row every recorded request ends with.
 
     Every key is present on every path; what does not apply is null (`next_step` always is).
     `catalog_changed` flags that the catalogue in service is no longer the one that was scored.
+    `continued` is whose word brought a run that its process had left to this decision.
     """
     pick = decision.llm_pick
     return plain(
@@ -116,6 +118,8 @@ def routing_decision(
                 "confidence": pick.confidence,
             },
             "approval": _approval(gate),
+            "continued": _word(continued),
+            "rerun": _word((gate or {}).get("rerun")),
             "invocation_result": _invocation(decision.invocation_result),
             "next_step": None,
             "catalog_snapshot_hash": decision.catalog_snapshot_hash,
@@ -243,6 +247,17 @@ def _approval(gate: Mapping[str, Any] | None) -> Row | None:
     """Who answered a waiting run, and how; null when nobody was asked or has answered."""
     answer = (gate or {}).get("answer")
     return approval(answer) if isinstance(answer, Mapping) else None
+
+
+def _word(given: Any) -> Row | None:
+    """Whose word it was and when; null where nobody's was needed."""
+    if not isinstance(given, Mapping):
+        return None
+    return {
+        "by_hash16": given["by_hash16"],
+        "by_issuer": given["by_issuer"],
+        "at_ns": str(given["at_ns"]),
+    }
 
 
 def approval(answer: Mapping[str, Any]) -> Row:

@@ -84,7 +84,7 @@ def decide_gate(persona: Persona, manifest: SkillManifest | None) -> GateVerdict
     known = get_operation(operation) if operation is not None else None
     if manifest is None or known is None or not command_fits(manifest.argv, operation):
         return GateVerdict("operation_unknown", operation)
-    if known.destructive or manifest.destructive:
+    if manifest.is_destructive:
         return GateVerdict("approval_required", operation)
     return GateVerdict("pass", operation)
 

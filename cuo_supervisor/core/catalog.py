@@ -62,7 +62,7 @@ class ArgumentSpec(_Strict):
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")
     description: str = Field(min_length=1, max_length=300)
     type: Literal["string", "integer", "boolean"] = "string"
-    required: bool = False
+    required: bool = Field(default=False, strict=True)
     extractor: Extractor = "none"
     after: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
@@ -119,8 +119,9 @@ class SkillManifest(_Strict):
     description: str = Field(min_length=1, max_length=300)
     region: str | None = Field(default=None, pattern=r"^[A-Z]{2}$")
     operation: str | None = Field(default=None, pattern=r"^[a-z][a-z0-9_]{0,59}$")
-    destructive: bool = False
-    idempotent: bool = False
+    # Strict: 0 and "no" would be taken for false, and pass by what false is refused for.
+    destructive: bool = Field(default=False, strict=True)
+    idempotent: bool = Field(default=False, strict=True)
     timeout_s: float = Field(default=10.0, gt=0, le=300)
     argv: tuple[str, ...] = Field(min_length=1)
     keywords: tuple[str, ...] = ()
@@ -187,7 +188,8 @@ class SkillManifest(_Strict):
     @property
     def is_destructive(self) -> bool:
         """True if the manifest or its operation says so, or the operation is not registered."""
-        return self.destructive or get_operation(self.operation or "") is None
+        known = get_operation(self.operation or "")
+        return self.destructive or known is None or known.destructive
 
     @property
     def required_arguments(self) -> tuple[str, ...]:

@@ -73,7 +73,7 @@ async def route(
         decision = await service.run(work)
     except TimeoutError:
         raise _too_slow(trace_id=trace.trace_id) from None
-    return _decision(decision)
+    return _decision(decision, waits=invoke and decision.reason == "approval_required")
 
 
 @router.post(
@@ -122,10 +122,10 @@ def _too_slow(**members: Any) -> Problem:
     return Problem(504, "timeout", said, **members)
 
 
-def _decision(decision: RoutingDecision) -> Response:
+def _decision(decision: RoutingDecision, *, waits: bool = False) -> Response:
     headers: dict[str, Any] = {"X-Cuo-Decision-Id": decision.request_id}
     status = 200
-    if decision.reason == "approval_required" and not decision.dry_run:
+    if waits:
         status = 202
         headers["Location"] = f"/v1/cuo/runs/{decision.request_id}/checkpoints"
     return Response(

@@ -97,6 +97,8 @@ def facts_of(run: RunSummary, state: Mapping[str, Any]) -> list[tuple[str, str]]
         ("Confidence", said.get("confidence")),
         ("Asked by", said.get("subject_id_hash16")),
         ("Token issuer", said.get("agent_persona_jwt_iss")),
+        ("Continued by", get(said, "continued", "by_hash16")),
+        ("Run again by", get(said, "rerun", "by_hash16")),
         ("Catalogue", state.get("catalog_snapshot_hash")),
         ("Log rows", run.log_rows),
         ("Audit rows", run.chain_rows),

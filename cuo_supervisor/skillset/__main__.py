@@ -2,6 +2,9 @@
 
     CUO_REQUEST_ID=... CUO_OUTBOX=... python -I <this folder> <skill> < arguments.json
 
+A record says what it was for: the tenant and request whose run is in the log, and the approval in it
+(CUO_TENANT_ID, CUO_APPROVAL_ID; null where none was needed, or where a person ran the skill by hand).
+
 In: the arguments as one JSON object on stdin, or {"arguments": {...}, "request_id": "..."} with
 the request's id in place of the environment's. Out: one JSON object on stdout.
 
@@ -135,7 +138,13 @@ def _carry_out(effect: dict[str, Any], skill: str, request_id: str) -> dict[str,
             name = f"{request_id}-{skill}.txt"
             _write_draft(os.path.join(outbox, "drafts"), name, effect["text"])
             return {"file": f"drafts/{name}"}
-        record = {"request_id": request_id, "skill": skill, **effect["record"]}
+        record = {
+            "tenant_id": os.environ.get("CUO_TENANT_ID") or None,
+            "request_id": request_id,
+            "approval_id": os.environ.get("CUO_APPROVAL_ID") or None,
+            "skill": skill,
+            **effect["record"],
+        }
         fresh = _append(outbox, effect["file"], record)
     except OSError as problem:
         raise Stop(EX_CANTCREAT, f"the outbox cannot be written: {problem.strerror}") from None

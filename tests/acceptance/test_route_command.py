@@ -20,6 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 from loopback_gateway import LoopbackGateway
 from supervisor_kit import AUTO, CASCADE, DESTRUCTIVE, MATRIX
 
+from cuo_supervisor.identity import LOCAL_TENANT_ID
+
 pytestmark = pytest.mark.slow
 
 
@@ -189,8 +191,9 @@ def test_a_query_from_standard_input_is_the_same_request(cuo: Any) -> None:
 
 @pytest.mark.clause("101-7")
 @pytest.mark.criterion("101-AC12")
-def test_an_approval_lets_the_skill_run_once(cuo: Any) -> None:
-    """3, then 0; a second answer is refused; a denied run ends with 4."""
+def test_an_approval_lets_the_skill_run_once(cuo: Any, data_dir: Path) -> None:
+    """3, then 0; a second answer is refused; a denied run ends with 4. The order the skill left
+    names the tenant, the run and the approval that stand in the log."""
     waiting = cuo.route(DESTRUCTIVE, "--persona", "cmo", "--json")
     assert waiting.code == 3
     assert waiting.json["reason"] == "approval_required"
@@ -204,6 +207,12 @@ def test_an_approval_lets_the_skill_run_once(cuo: Any) -> None:
     assert cuo(*yes).code == 65
     other = cuo.route(DESTRUCTIVE, "--persona", "cmo", "--json").json["request_id"]
     assert cuo("supervisor", "resume", other, "--deny", "--reason", "not ours").code == 4
+    orders = (data_dir / "outbox" / "payment_orders.jsonl").read_text("utf-8").splitlines()
+    (order,) = (one for one in map(json.loads, orders) if one["request_id"] in (run, other))
+    assert (order["tenant_id"], order["request_id"]) == (LOCAL_TENANT_ID, run)
+    audit = cuo("runs", "show", run, "--json").json["audit"]
+    (told,) = (row["body"] for row in audit if row["kind"] == "approval")
+    assert order["approval_id"] == told["interrupt_id"]
 
 
 @pytest.mark.clause("101-7")

@@ -70,7 +70,13 @@ class CountingRunner:
         self.seconds = seconds
 
     async def run(
-        self, manifest: Any, arguments: Mapping[str, Any], *, request_id: str, traceparent: str
+        self,
+        manifest: Any,
+        arguments: Mapping[str, Any],
+        *,
+        request_id: str,
+        traceparent: str,
+        **options: Any,
     ) -> InvocationResult:
         self.points.hit("skill:before")
         with self.ledger.open("a") as file:

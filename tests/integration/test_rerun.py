@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -11,10 +12,13 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+from cuo_supervisor import schemas
 from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.compose import CuoStore, Place
+from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.models import InvocationResult
 from cuo_supervisor.errors import DataError
 from cuo_supervisor.identity import ROLE_AGENT_PERSONA, ROLE_APPROVER, Identity
@@ -100,12 +104,21 @@ async def test_an_idempotent_skill_runs_again_by_the_flag(house: House, lens: An
         "SELECT channel, value FROM cuo_langgraph_writes WHERE tenant_id = $T"
         " AND starts_with(lg_checkpoint_id, '$claim/') ORDER BY seq"
     )
-    assert [row["channel"] for row in claims] == ["invoke", "invoke/rerun/1"]
-    told = claims[1]["value"]
+    first, word, again = (row["channel"] for row in claims)
+    assert (first, word.partition("/")[0], again) == ("invoke", "continue", "invoke/rerun/1")
+    told = claims[2]["value"]
     assert (told["skill"], told["number"]) == ("vietnam-mst-validate@1.0", 1)
     assert told["by_hash16"] != told["by_issuer"]
     last = [r for r in lens.rows() if r["kind"] == "run_completed"][-1]
     assert last["state_json"]["gate"]["rerun"]["by_hash16"] == told["by_hash16"]
+    (row,) = (json.loads(one["body"]) for one in lens.audit("cuo.routing_decision"))
+    operator = subject_hash16("operator")
+    assert row["continued"]["by_hash16"] == claims[1]["value"]["by_hash16"] == operator
+    assert row["rerun"]["by_hash16"] == operator
+    assert row["rerun"]["by_issuer"] == told["by_issuer"]
+    assert row["subject_id_hash16"] != operator
+    jsonschema.Draft202012Validator(schemas.load("cuo.routing_decision")).validate(row)
+    lens.prove()
 
 
 @pytest.mark.slow

@@ -168,7 +168,14 @@ async def test_an_answer_needs_role_reason_and_another_person(
         run_id = await wait_for_approval(supervisor, tenant_id)
         for identity, answer, error in (
             (kit.identity(tenant_id, "subject-2"), YES, PermissionDenied),
-            (kit.identity(tenant_id, "subject-1", approver=True), YES, PermissionDenied),
+            *(
+                (
+                    replace(kit.identity(tenant_id, "subject-1", approver=True), issuer=by),
+                    YES,
+                    PermissionDenied,
+                )
+                for by in ("https://issuer.example", "https://elsewhere.example")
+            ),
             *(
                 (kit.identity(tenant_id, "subject-2", approver=True), Answer(True, why), UsageError)
                 for why in ("", " ", "\u200b", "\u00a0\u2060", "...", "y" * 2001)

@@ -28,8 +28,8 @@ from cuo_supervisor.supervisor import Supervisor
 _FIELDS = """
     kind row_v tenant_id subject_id_hash16 persona_key persona_version agent_persona_jwt_iss query
     rule_scores path_taken routed reason operation skill_chosen confidence alternatives
-    cascade_taken cascade_outcome llm_used llm_attempts llm_pick approval invocation_result
-    next_step catalog_snapshot_hash catalog_changed cuo_state_v request_id trace_id ts_ns_start
+    cascade_taken cascade_outcome llm_used llm_attempts llm_pick approval continued rerun
+    invocation_result next_step catalog_snapshot_hash catalog_changed cuo_state_v request_id trace_id ts_ns_start
     ts_ns_end
 """
 FIELDS = frozenset(_FIELDS.split())

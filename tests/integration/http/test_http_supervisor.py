@@ -133,7 +133,12 @@ def test_without_a_token(api: Any, header: str | None) -> None:
 
 
 def test_a_transfer_waits_and_is_approved(coo: httpx.Client, approver: httpx.Client) -> None:
-    """202, then somebody else approves and the same run ends; an answer counts once."""
+    """202, then somebody else approves and the same run ends; an answer counts once. What was only
+    to be decided waits for nobody: 200."""
+    for only in ({"invoke": False}, {"record": False}):
+        decided = coo.post("/v1/cuo/supervisor/route", json=TRANSFER | only)
+        assert (decided.status_code, decided.json()["reason"]) == (200, "approval_required")
+        assert "location" not in decided.headers
     waiting = coo.post("/v1/cuo/supervisor/route", json=TRANSFER)
     assert waiting.status_code == 202
     run = waiting.json()["request_id"]

@@ -136,6 +136,8 @@ def test_routing_decision_row() -> None:
         "llm_attempts": 0,
         "llm_pick": None,
         "approval": None,
+        "continued": None,
+        "rerun": None,
         "invocation_result": {
             "skill_name": "vietnam-mst-validate@1.0",
             "exit_code": 0,

@@ -12,7 +12,9 @@ from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.core.branching import GateVerdict, alternatives, choose_path, decide_gate
 from cuo_supervisor.core.catalog import SkillManifest
 from cuo_supervisor.core.models import Candidate
+from cuo_supervisor.core.operations import OPERATIONS
 from cuo_supervisor.core.personas import PERSONAS, get_persona
+from cuo_supervisor.rerun import may_rerun
 
 CATALOG = load_catalog()
 
@@ -112,6 +114,19 @@ def changed(**update: object) -> SkillManifest:
     data = base.model_dump(mode="json")
     data.update(update)
     return SkillManifest.model_validate(data)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_manifest_that_says_harmless_stays_what_its_operation_is(name: str) -> None:
+    """However it got past the loader: the act is gated and never run a second time."""
+    skill = changed(argv=["/opt/own"]).model_copy(
+        update={"operation": name, "destructive": False, "idempotent": True}
+    )
+    assert skill.is_destructive is OPERATIONS[name].destructive
+    assert may_rerun(skill) is not OPERATIONS[name].destructive
+    for persona in PERSONAS.values():
+        verdict = decide_gate(persona, skill).kind
+        assert (verdict == "pass") is not OPERATIONS[name].destructive
 
 
 @pytest.mark.parametrize("operation", [None, "no_such_operation"])

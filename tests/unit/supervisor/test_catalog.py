@@ -135,6 +135,8 @@ def test_an_explicit_false_cannot_loosen_an_operation() -> None:
         ({"name": "Bad_Name"}, "pattern"),
         ({"timeout_s": 0}, "greater than 0"),
         ({"surprise": 1}, "Extra inputs"),
+        *(({"destructive": lax}, "valid boolean") for lax in (0, 0.0, "false", "no", "off")),
+        ({"idempotent": 1}, "valid boolean"),
         ({"triggers": {"en": ["check it"] * 10, "vi": ["kiểm tra"] * 10}}, "twice"),
         ({"triggers": {"en": [f"w{i} x" for i in range(9)], "vi": []}}, "at least 10"),
         ({"triggers": {"en": ["check"] + [f"w{i} x" for i in range(9)], "vi": []}}, "2 to 12"),

@@ -35,6 +35,7 @@ TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 NAMES = {
     *("PATH", "LANG", "PYTHONDONTWRITEBYTECODE"),
     *("CUO_OPERATION", "CUO_OUTBOX", "CUO_REQUEST_ID", "TRACEPARENT"),
+    *("CUO_TENANT_ID", "CUO_APPROVAL_ID"),
 }
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="isolation is Linux's")
@@ -136,7 +137,8 @@ def test_surroundings_are_bare(make: MakeRunner, monkeypatch: pytest.MonkeyPatch
     core = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (core[1], core[1]))
     try:
-        seen = json.loads(run(make(descriptors=50), double("snoop")).stdout)
+        ids = {"tenant_id": "the-tenant", "approval_id": "the-yes"}
+        seen = json.loads(run(make(descriptors=50), double("snoop"), **ids).stdout)
     finally:
         os.close(leak)
         resource.setrlimit(resource.RLIMIT_CORE, core)
@@ -144,6 +146,8 @@ def test_surroundings_are_bare(make: MakeRunner, monkeypatch: pytest.MonkeyPatch
     assert seen["environment"]["TRACEPARENT"] == TRACEPARENT
     assert seen["environment"]["CUO_REQUEST_ID"] == "01REQ"
     assert seen["environment"]["CUO_OPERATION"] == "tax_code_validate"
+    assert seen["environment"]["CUO_TENANT_ID"] == "the-tenant"
+    assert seen["environment"]["CUO_APPROVAL_ID"] == "the-yes"
     assert seen["descriptors"] == []
     assert seen["blocked"] == []
     assert (seen["core"], seen["open_files"], seen["memory"]) == (0, 50, 1 << 30)

@@ -170,6 +170,8 @@ def test_records_go_to_the_outbox_once(name: str, file: str, tmp_path: Path) -> 
     assert answer(name, GOOD[name], tmp_path, request_id="another")["recorded"] == "now"
     written = [json.loads(line) for line in (tmp_path / file).read_text("utf-8").splitlines()]
     assert [line["request_id"] for line in written] == ["01ARZ3NDEKTSV4RRFFQ69G5FAV", "another"]
+    # Run by hand: no tenant, and nobody's approval.
+    assert [(line["tenant_id"], line["approval_id"]) for line in written] == [(None, None)] * 2
     assert call(name, json.dumps(GOOD[name]).encode(), None).returncode == 73
 
 
