@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
-from sqlalchemy import Connection, Engine, Row
+from sqlalchemy import Connection, Engine, Row, func, select
 
 from cuo_checkpoint import ids, run_queries
 from cuo_checkpoint.errors import InvalidIdentifier, RunUnknown
@@ -134,6 +134,13 @@ class RunReader:
         with reading(self.engine, self.tenant_id) as conn:
             index = self._index(conn, run)
             return None if index is None else self._summaries(conn, [index])[0]
+
+    def age(self, run_id: uuid.UUID | str) -> dt.timedelta | None:
+        """How long ago a run began, by the database's clock on both ends; None for no such run."""
+        with reading(self.engine, self.tenant_id) as conn:
+            index = self._index(conn, _run_id(run_id))
+            now: dt.datetime = conn.execute(select(func.clock_timestamp())).scalar_one()
+            return None if index is None else now - index.first_at
 
     def events(
         self,

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import platformdirs
 from langchain_core.runnables import RunnableConfig
@@ -44,6 +44,9 @@ from cuo_supervisor.nodes import OUTBOX
 from cuo_supervisor.settings import Settings
 from cuo_supervisor.skills import SkillRunner
 from cuo_supervisor.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from cuo_checkpoint.runs import RunReader
 
 __all__ = [
     "CuoStore",
@@ -104,25 +107,31 @@ class CuoStore:
         return await self.saver.aclaim(config, name, value, approval=approval)
 
     async def claimed(self, config: RunnableConfig, name: str) -> Any:
-        where = config["configurable"]
-        return await asyncio.to_thread(
-            self._claimed, str(where["tenant_id"]), str(where["run_id"]), name
-        )
+        return await asyncio.to_thread(self._claimed, config["configurable"], name)
 
-    def _claimed(self, tenant_id: str, run_id: str, name: str) -> Any:
-        # SQLAlchemy costs a command a third of a second; only a few of them read through it.
-        from cuo_checkpoint.runs import RunReader
-
-        place = self._place
-        with RunReader(
-            place.conninfo, tenant_id=tenant_id, schema=place.schema, connections=1
-        ) as reader:
-            for write in reader.writes(run_id):
+    def _claimed(self, where: Mapping[str, Any], name: str) -> Any:
+        with self._reader(where) as reader:
+            for write in reader.writes(str(where["run_id"])):
                 # A claim stands under an id no checkpoint can have.
                 if write.channel == name and write.lg_checkpoint_id.startswith("$claim/"):
                     # The reader shows values as stored, for an auditor: a time in ns is tagged there.
                     return self.saver.plans.serializer.decode(write.value)
         return None
+
+    async def age(self, config: RunnableConfig) -> float:
+        return await asyncio.to_thread(self._age, config["configurable"])
+
+    def _age(self, where: Mapping[str, Any]) -> float:
+        with self._reader(where) as reader:
+            age = reader.age(str(where["run_id"]))
+        return 0.0 if age is None else age.total_seconds()
+
+    def _reader(self, where: Mapping[str, Any]) -> RunReader:
+        # SQLAlchemy costs a command a third of a second; only a few of them read through it.
+        from cuo_checkpoint.runs import RunReader
+
+        place, tenant = self._place, str(where["tenant_id"])
+        return RunReader(place.conninfo, tenant_id=tenant, schema=place.schema, connections=1)
 
     async def keep_catalog(
         self, tenant_id: str, snapshot_hash: str, month: str, snapshot: Mapping[str, Any]

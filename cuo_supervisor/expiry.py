@@ -47,9 +47,13 @@ class Answer:
     reason: str
 
 
-def has_run_out(state: Mapping[str, Any], now_ns: int) -> bool:
-    """Whether an answer to a run with this state comes too late now."""
-    return bool(now_ns - state["ts_ns_start"] > APPROVAL_SECONDS * _NS)
+def has_run_out(state: Mapping[str, Any], now_ns: int, age_s: float) -> bool:
+    """Whether an answer to a run with this state comes too late now.
+
+    By the clocks of the hosts that asked and answer, or by the log's (`age_s`): either is enough, so
+    a host whose clock is wrong, or set so, gives nobody more time.
+    """
+    return bool(now_ns - state["ts_ns_start"] > APPROVAL_SECONDS * _NS or age_s > APPROVAL_SECONDS)
 
 
 def check_reason(reason: str) -> None:
@@ -71,9 +75,10 @@ def answer_value(
     identity: Identity,
     interrupt_id: str,
     now_ns: int,
+    age_s: float,
 ) -> dict[str, Any]:
     """What a waiting run is given: a yes that comes too late is no yes."""
-    expired = has_run_out(state, now_ns)
+    expired = has_run_out(state, now_ns, age_s)
     return {
         "approved": approved and not expired,
         "expired": expired,
@@ -86,7 +91,7 @@ def answer_value(
 
 
 def expired_value(
-    state: Mapping[str, Any], identity: Identity, *, interrupt_id: str, now_ns: int
+    state: Mapping[str, Any], identity: Identity, *, interrupt_id: str, now_ns: int, age_s: float
 ) -> dict[str, Any]:
     """What a run is given whose time is over."""
     return answer_value(
@@ -96,6 +101,7 @@ def expired_value(
         identity=identity,
         interrupt_id=interrupt_id,
         now_ns=now_ns,
+        age_s=age_s,
     )
 
 

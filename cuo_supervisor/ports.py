@@ -69,6 +69,10 @@ class Store(Protocol):
         """The value a claim was taken with; None when it was not taken."""
         ...
 
+    async def age(self, config: RunnableConfig) -> float:
+        """Seconds since the run's first row, by the clock of the log alone."""
+        ...
+
     async def keep_catalog(
         self, tenant_id: str, snapshot_hash: str, month: str, snapshot: Mapping[str, Any]
     ) -> None:

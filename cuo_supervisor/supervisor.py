@@ -194,6 +194,7 @@ class Supervisor:
             identity=identity,
             interrupt_id=waiting.id,
             now_ns=self._clock.time_ns(),
+            age_s=await self._guard(store.age(config)),
         )
         told = audit.approval(value)
         if not await self._guard(store.claim(config, f"answer/{waiting.id}", value, approval=told)):
@@ -218,10 +219,10 @@ class Supervisor:
         config, state, waiting = await self._stored(durable, run_id, identity)
         if not waiting:
             raise DataError("the run does not wait for an approval")
-        now = self._clock.time_ns()
-        if not has_run_out(state, now):
+        now, age = self._clock.time_ns(), await self._guard(store.age(config))
+        if not has_run_out(state, now, age):
             raise DataError("the run may still be answered; its approval has not run out")
-        value = expired_value(state, identity, interrupt_id=waiting.id, now_ns=now)
+        value = expired_value(state, identity, interrupt_id=waiting.id, now_ns=now, age_s=age)
         told = audit.approval(value)
         if not await self._guard(store.claim(config, f"answer/{waiting.id}", value, approval=told)):
             value = await self._answer_given(config, waiting)

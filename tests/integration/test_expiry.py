@@ -132,6 +132,7 @@ async def test_a_process_that_died_after_its_claim_is_followed(
                 identity=expirer(tenant_id),
                 interrupt_id=snapshot.interrupts[0].id,
                 now_ns=state["ts_ns_start"] + int((86_410 if expired else 10) * 1e9),
+                age_s=0.0,
             )
             name = f"answer/{snapshot.interrupts[0].id}"
             assert await later._store.claim(config, name, value, approval=audit.approval(value))
@@ -166,6 +167,34 @@ async def test_a_snapshot_that_is_gone_does_not_change_why_a_run_ends(
     assert (row["reason"], row["catalog_changed"]) == ("approval_expired", True)
     assert (row["approval"]["expired"], row["approval"]["by_issuer"]) == (True, EXPIRY_ISSUER)
     assert row["agent_persona_jwt_iss"] == "https://issuer.example"
+
+
+@pytest.mark.parametrize("method", ["resume", "expire"])
+async def test_no_hosts_clock_gives_anybody_more_time(
+    made: Any, lens: Any, tenant_id: str, runs: Any, shared_place: Any, method: str
+) -> None:
+    """Asked on a host a year ahead and answered on one a year behind: by the log's clock the day is
+    over, so a yes is none, and the chore ends the run."""
+    year = 365 * 86_400.0
+    async with made(clock=kit.clock_with(ahead_s=year)) as ahead:
+        run_id = await waiting(ahead, tenant_id)
+    async with made(clock=kit.clock_with(ahead_s=-year)) as behind:
+        with pytest.raises(DataError, match="has not run out"):
+            await behind.expire(run_id, tenant_id=tenant_id)
+        with psycopg.connect(shared_place.admin) as conn:
+            conn.execute("SET session_replication_role = replica")
+            conn.execute(
+                "UPDATE cuo_runs SET first_at = first_at - interval '25 hours' WHERE run_id = %s",
+                [run_id],
+            )
+        if method == "resume":
+            approver = kit.identity(tenant_id, "subject-2", approver=True)
+            decision = await behind.resume(run_id, Answer(True, "in time, here"), identity=approver)
+        else:
+            decision = await behind.expire(run_id, tenant_id=tenant_id)
+    assert (decision.reason, runs()) == ("approval_expired", 0)
+    (row,) = kit.bodies(lens, "cuo.routing_decision")
+    assert (row["approval"]["approved"], row["approval"]["expired"]) == (False, True)
 
 
 @pytest.mark.parametrize("text", ["", "[{}]", '["x"]', '{"tenant_id": 1}'])
