@@ -21,7 +21,7 @@ import cuo_checkpoint.gauges
 import cuo_checkpoint.local
 import cuo_checkpoint.readiness
 import cuo_checkpoint.runs
-import cuo_checkpoint.seal
+import cuo_checkpoint.seal  # noqa: F401
 import cuo_supervisor.cli.doctor_cmd
 import cuo_supervisor.cli.main
 import cuo_supervisor.cli.runs_cmd
