@@ -317,6 +317,7 @@ def _said_at(
     state = row.state_json
     said = func.jsonb_build_object(
         *("persona_key", state["persona_key"]),
+        *("persona_version", state["persona_version"]),
         *("path_taken", state["branch_decision"]),
         *("model", state[("llm_pick", "skill_name")]),
         *("rules", state[("rule_scores", "0", "skill_name")]),

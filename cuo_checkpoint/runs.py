@@ -286,7 +286,8 @@ class _Wanted(NamedTuple):
 
     def matches(self, run: RunSummary) -> bool:
         if self.persona is not None and run.persona != self.persona:
-            version = (run.decision or {}).get("persona_version")
+            said = run.decision if run.decision is not None else run.pending or {}
+            version = said.get("persona_version")
             if not str(version).startswith(f"cuo-{self.persona}@"):
                 return False
         if self.path is not None and run.path != self.path:
@@ -305,6 +306,7 @@ def _pending(said: dict[str, Any]) -> dict[str, str | None] | None:
     chosen = {"auto": said["rules"], "cascade_then_auto": said["model"]}
     found = {
         "persona_key": said["persona_key"],
+        "persona_version": said["persona_version"],
         "path_taken": path,
         "skill_chosen": chosen.get(path) if isinstance(path, str) else None,
     }

@@ -81,6 +81,7 @@ RUN: Final[dict[str, Any]] = {
     "decision": None,
     "pending": {
         "persona_key": "chief-operating-officer",
+        "persona_version": "cuo-coo@0.1.0",
         "path_taken": "auto",
         "skill_chosen": "vietnam-bank-transfer@1.0",
     },

@@ -15,9 +15,9 @@ from cuo_checkpoint.runs import RunReader
 from cuo_checkpoint.seal_view import SealView, read_seal
 from cuo_supervisor.http.text import plain_form
 
-__all__ = ["AUDIT_ROWS", "RunData", "last_state", "load_run"]
+__all__ = ["AUDIT_ROWS", "ROWS", "RunData", "last_state", "load_run"]
 
-_ROWS: Final = 200
+ROWS: Final = 200
 _BYTES: Final = 4 * 1024 * 1024
 AUDIT_ROWS: Final = 250
 _SPACES: Final = 20
@@ -44,6 +44,8 @@ class RunData:
     seal: SealView | None
     asked: Mapping[str, Any] | None
     """What a waiting run asks leave for, in the gate's own words."""
+    failure: str | None
+    """What the node that failed said; the log row has only the kind of error."""
 
 
 def load_run(
@@ -59,7 +61,7 @@ def load_run(
         return None
     places = {} if after is None else parse_cursor(after)
     page = read_page(
-        reader.engine, reader.tenant_id, run_id, after=places, limit=_ROWS, max_bytes=_BYTES
+        reader.engine, reader.tenant_id, run_id, after=places, limit=ROWS, max_bytes=_BYTES
     )
     if page is None:
         return None
@@ -93,6 +95,7 @@ def load_run(
         verification,
         read_seal(reader.engine, reader.tenant_id, run_id),
         _asked(reader, run_id) if run.state == "waiting" else None,
+        _failure(reader, run),
     )
 
 
@@ -123,6 +126,17 @@ def _asked(reader: RunReader, run_id: uuid.UUID) -> Mapping[str, Any] | None:
                 value = plain_form(found.get("value"))
                 if isinstance(value, dict) and "skill" in value:
                     return value
+    return None
+
+
+def _failure(reader: RunReader, run: RunSummary) -> str | None:
+    if run.outcome != "run_failed" or run.log_rows > _VERIFIED_ROWS:
+        return None
+    for write in reversed(reader.writes(run.run_id)):
+        if write.channel == "__error__" and isinstance(write.value, dict):
+            said = (write.value.get(name) for name in ("$error", "$message"))
+            kind, words = (text if isinstance(text, str) else "" for text in said)
+            return f"{kind.rpartition(':')[2]}: {words}" if words else None
     return None
 
 

@@ -18,6 +18,7 @@ from starlette.types import Scope
 from cuo_checkpoint.run_records import RunSummary
 from cuo_supervisor.core.personas import PERSONAS, get_persona
 from cuo_supervisor.errors import IdentityRejected, PersonaUnknown, UsageError
+from cuo_supervisor.expiry import APPROVAL_SECONDS
 from cuo_supervisor.http.auth import COOKIE, TheService
 from cuo_supervisor.http.page_data import RunData, last_state, load_run
 from cuo_supervisor.http.problems import Problem, problem_response, run_unknown
@@ -33,6 +34,7 @@ __all__ = ["render_problem", "router"]
 router = APIRouter(include_in_schema=False)
 
 _FILTERS: Final = ("since", "until", "state", "outcome", "persona", "path", "skill")
+_STATES: Final = ("open", "waiting", "closed")
 _PATHS: Final = ("auto", "ask", "defer", "cascade_then_auto", "cascade_then_ask")
 _OUTCOMES: Final = ("run_completed", "run_failed", "direct", "tombstone")
 _PAGE: Final = 50
@@ -162,6 +164,7 @@ async def run_list(request: Request, service: TheService) -> Response:
         filtered=bool(asked),
         next=f"/runs?{urlencode({**asked, 'before': page.next})}" if page.next else None,
         first=f"/runs?{urlencode(asked)}" if before else None,
+        states=_STATES,
         personas=[p.short for p in PERSONAS.values()],
         paths=_PATHS,
         outcomes=_OUTCOMES,
@@ -187,11 +190,9 @@ async def run_page(
     )
     if data is None:
         raise run_unknown()
-    context = run_context(data)
+    context = run_context(data) | {"local": service.local}
     if data.run.state == "waiting":
         context |= _answering(session, data)
-    else:
-        context["waiting"] = None
     return _page("run.html", session, service=service, **context)
 
 
@@ -230,14 +231,31 @@ def _answering(session: Session, data: RunData) -> dict[str, Any]:
     who = session.identity
     state = last_state(data)
     mine = not who.local and state.get("subject_id") == who.subject_id
-    may = "cuo-approver" in who.roles and not mine
+    asked_by, until = state.get("subject_id"), _until(state.get("ts_ns_start"))
+    over = until is not None and until < dt.datetime.now(dt.UTC)
+    if over:
+        why_not = "The time to answer is over: an approval would count no more."
+    elif mine:
+        why_not = "You asked for it, so somebody else must answer."
+    else:
+        why_not = "Answering needs the role cuo-approver."
     return {
-        "may_answer": may,
-        "why_not": "You asked for it, so somebody else must answer."
-        if mine
-        else "Answering needs the role cuo-approver.",
+        "may_answer": "cuo-approver" in who.roles and not mine and not over,
+        "why_not": why_not,
+        "asked_by": visible(shortened(asked_by, 200)) if isinstance(asked_by, str) else None,
+        "until": f"{until:%Y-%m-%d %H:%M:%S} UTC" if until is not None else None,
         "form_token": session.form_token(f"answer/{data.run.run_id}"),
     }
+
+
+def _until(started_ns: Any) -> dt.datetime | None:
+    """Up to when an answer counts."""
+    if not isinstance(started_ns, int):
+        return None
+    try:
+        return dt.datetime.fromtimestamp(started_ns / 1e9 + APPROVAL_SECONDS, dt.UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _session(request: Request, service: Service) -> Session:

@@ -9,11 +9,13 @@ from typing import Any, Final
 
 from cuo_checkpoint.run_records import AuditRecord, RunSummary, rfc3339
 from cuo_checkpoint.seal_view import SealView
+from cuo_supervisor.expiry import EXPIRY_ISSUER
 from cuo_supervisor.http.text import get, pretty, shortened, visible
 
 __all__ = [
     "Gate",
     "candidate_rows",
+    "counted",
     "facts_of",
     "gates_of",
     "headline_of",
@@ -37,7 +39,7 @@ _REASONS: Final = {
     "persona_defer_matrix": "this role leaves it to a person, at any confidence",
     "approval_required": "a person must approve it",
     "approval_denied": "a person denied it",
-    "approval_expired": "the approval came too late",
+    "approval_expired": "nobody approved it in time",
     "operation_unknown": "the skill names no registered operation",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",
 }
@@ -63,12 +65,13 @@ def state_word(run: RunSummary) -> str:
 
 
 def tone_of(run: RunSummary) -> str:
-    """good, warn, bad, or nothing in particular."""
+    """good, warn, bad, or nothing in particular: a run may complete without doing what was asked."""
     if run.state == "waiting":
         return "warn"
     if run.outcome == "run_failed":
         return "bad"
-    return "good" if run.outcome == "run_completed" else ""
+    done = run.decision is None or bool(run.decision.get("routed"))
+    return "good" if run.outcome == "run_completed" and done else ""
 
 
 def headline_of(run: RunSummary, state: Mapping[str, Any]) -> str:
@@ -95,7 +98,7 @@ def facts_of(run: RunSummary, state: Mapping[str, Any]) -> list[tuple[str, str]]
         ("Newest row", _time(run.newest_at)),
         ("Persona", said.get("persona_version") or state.get("persona_version")),
         ("Confidence", said.get("confidence")),
-        ("Asked by", said.get("subject_id_hash16")),
+        ("Asked by (digest)", said.get("subject_id_hash16")),
         ("Token issuer", said.get("agent_persona_jwt_iss")),
         ("Continued by", get(said, "continued", "by_hash16")),
         ("Run again by", get(said, "rerun", "by_hash16")),
@@ -147,10 +150,13 @@ def model_of(state: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
-def gates_of(state: Mapping[str, Any], links: Sequence[AuditRecord]) -> list[Gate]:
+def gates_of(
+    state: Mapping[str, Any], links: Sequence[AuditRecord], asked: Mapping[str, Any] | None
+) -> list[Gate]:
     """Persona matrix, approval, intent and skill, as far as the run came to them.
 
-    Answers are told by the audit chain, also those that did not count.
+    Answers are told by the audit chain, also those that did not count. `asked` is what a waiting
+    run asks leave for: its state does not name the operation yet.
     """
     gate = state.get("gate")
     kind = get(gate, "kind")
@@ -159,7 +165,7 @@ def gates_of(state: Mapping[str, Any], links: Sequence[AuditRecord]) -> list[Gat
         return []
     if kind is not None and kind not in _GATE_KINDS:
         return [Gate("Gate", "not a known one", "warn", _word(kind))]
-    operation = _word(get(gate, "operation") or "")
+    operation = _word(get(gate, "operation") or get(asked, "operation") or "")
     if kind == "persona_defer_matrix":
         detail = f"this role leaves {operation} to a person, whatever the confidence"
         return [Gate("Persona's matrix", "blocked", "warn", detail)]
@@ -205,7 +211,7 @@ def link_rows(
                 "kind": visible(link.kind),
                 "brief": _brief(link),
                 "body": pretty(dict(link.body))[:20_000],
-                "at": rfc3339(link.created_at)[11:23],
+                "at": rfc3339(link.created_at),
                 "digest": link.row_sha256[:16],
                 "status": "follows" if good else "does not hold" if follows else "does not follow",
                 "tone": "good" if good else "bad",
@@ -223,7 +229,8 @@ def verdict_of(verification: Any, run: RunSummary, link: str | None) -> dict[str
     if verification.ok:
         text = (
             f"Holds: {verification.chain_rows} audit rows follow one another and vouch for "
-            f"{verification.rows} log rows and {verification.writes} pending writes."
+            f"{counted(verification.rows, 'log row')} and "
+            f"{counted(verification.writes, 'pending write')}."
         )
         return {"tone": "good", "text": text, "problems": [], "link": None}
     return {
@@ -232,6 +239,11 @@ def verdict_of(verification: Any, run: RunSummary, link: str | None) -> dict[str
         "problems": list(verification.problems),
         "link": None,
     }
+
+
+def counted(number: Any, what: str) -> str:
+    """How many of them, in words."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _word(value: Any) -> str:
@@ -263,6 +275,8 @@ def seal_of(seal: SealView | None, run: RunSummary) -> dict[str, Any]:
 
 
 def _answer(body: Mapping[str, Any]) -> Gate:
+    if body.get("expired") and body.get("by_issuer") == EXPIRY_ISSUER:
+        return Gate("Approval", "ran out", "warn", visible(str(body.get("reason"))))
     if not body.get("counted", True):
         word, tone = "did not count", "warn"
     elif body.get("expired"):
@@ -281,9 +295,14 @@ def _brief(link: AuditRecord) -> str:
     elif link.kind == "cuo.routing_decision":
         words = f"{body.get('path_taken')} {body.get('skill_chosen') or body.get('reason') or ''}"
     elif link.kind == "write_set":
-        words = f"{body.get('writes')} pending writes"
+        words = counted(body.get("writes"), "pending write")
     elif link.kind == "close":
-        words = f"{body.get('outcome')}, {body.get('log_rows')} log rows"
+        words = f"{body.get('outcome')}, {counted(body.get('log_rows'), 'log row')}"
+    elif link.kind == "open":
+        words = f"thread {body.get('thread_id')}"
+    elif link.kind == "approval":
+        answer = _answer(body)
+        words = f"{answer.result}, {answer.detail}"
     else:
         words = ", ".join(body) or "nothing"
     return visible(shortened(words, 80))

@@ -104,6 +104,7 @@ def test_an_undecided_run_says_what_it_is_about(store: Any, reader: RunReader, s
     state = {
         "text": "đ" * size,
         "persona_key": "chief-operating-officer",
+        "persona_version": "cuo-coo@0.1.0",
         "branch_decision": "auto",
         "rule_scores": [{"skill_name": "vietnam-bank-transfer@1.0"}, {"skill_name": "other"}],
         "llm_pick": None,
@@ -115,7 +116,9 @@ def test_an_undecided_run_says_what_it_is_about(store: Any, reader: RunReader, s
     assert (found.persona, found.path) == ("chief-operating-officer", "auto")
     assert found.skill == "vietnam-bank-transfer@1.0"
     assert found.to_json()["decision"] is None
-    assert reader.list_runs(path="ask").runs == []
+    assert reader.list_runs(path="ask").runs == reader.list_runs(persona="cto").runs == []
+    for name in ("coo", "chief-operating-officer"):
+        assert [run.run_id for run in reader.list_runs(persona=name).runs] == [run_id]
     picked = {**state, "branch_decision": "cascade_then_auto", "llm_pick": {"skill_name": "m@1"}}
     writer.write(run_id, "node_completed", picked, node_name="invoke")
     assert reader.list_runs().runs[0].skill == "m@1"

@@ -285,7 +285,12 @@ def test_an_approver_answers_on_the_page(api: Any, tenant_id: str, token: Any) -
     boss.log_in(token(tenant_id, "boss", roles=["cuo-approver"]))
     assert "form_token" not in Page(looker.get(f"/runs/{run}").text.split("</header>")[1]).fields
     page = read(boss.get(f"/runs/{run}"))
-    for word in ("Waits for an approval", "wire_transfer", "0123456789", "Approve", "Deny"):
+    waiting = read(boss.get("/runs?state=waiting&persona=coo&path=auto"))
+    assert run in waiting.text
+    for word in (
+        *("Waits for an approval", "wire_transfer", "0123456789", "Approve", "Deny"),
+        *("Answer until", "subject-7"),
+    ):
         assert word in page.text
     form = {"answer": "approve", "reason": "checked"}
     url = f"/runs/{run}/answer"
@@ -415,14 +420,27 @@ def test_a_run_of_two_thousand_events(auditor: Browser, store: Any) -> None:
     path: str | None = f"/runs/{ulid_of(run_id)}"
     anchors: list[str] = []
     weights: list[int] = []
+    places: list[str] = []
     while path is not None:
         answer = auditor.get(path)
+        places += re.findall(r"Log rows (\d+ to \d+ of \d+)\.", answer.text)
         page = read(answer)
         weights.append(len(answer.content))
         anchors += [name for name in page.ids if re.fullmatch(r"s\d+", name)]
         found = re.search(r'<a rel="next" href="([^"#]+after=[^"#]+)#path"', answer.text)
         path = found[1].replace("&amp;", "&") if found else None
-    assert "222×" in auditor.get(f"/runs/{run_id}").text
+    first = auditor.get(f"/runs/{run_id}").text
+    assert "222×" in first
+    assert len(places) == 11
+    assert (places[0], places[-1]) == ("1 to 200 of 2001", "2001 to 2001 of 2001")
+    end = re.search(r'href="([^"]+)#path">To the end', first)
+    assert end is not None
+    last = auditor.get(end[1].replace("&amp;", "&")).text
+    assert "Run completed" in last
+    assert "2001 to 2001 of 2001" in last
+    back = re.search(r'rel="prev" href="([^"]+)#path"', last)
+    assert back is not None
+    assert "Log rows 1801 to 2000 of" in auditor.get(back[1].replace("&amp;", "&")).text
     assert len(set(anchors)) == len(anchors)
     assert len(anchors) >= 668  # 666 visits, the start and the end
     assert max(weights) < 500_000

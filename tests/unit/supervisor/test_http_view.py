@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import time
 import unicodedata
+import uuid
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuo_supervisor.expiry import EXPIRY_ISSUER
+from cuo_supervisor.http import pages
 from cuo_supervisor.http.drawing import Stop, draw_path, fold_cycles
+from cuo_supervisor.http.run_page import gates_of, tone_of
+from cuo_supervisor.http.sessions import Session
 from cuo_supervisor.http.text import plain_form, pretty, shortened, visible
 from cuo_supervisor.http.view import changes, steps_of
+from cuo_supervisor.identity import LOCAL_IDENTITY
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
@@ -246,3 +254,49 @@ def test_a_long_path_has_a_bounded_drawing() -> None:
     drawn = str(draw_path(many))
     assert len(drawn) < 400_000
     assert drawn.count("lane-name") == 9
+
+
+@pytest.mark.parametrize(("hours", "may"), [(1, True), (23.9, True), (24.1, False)])
+def test_a_run_whose_time_is_over_offers_no_answer(hours: float, may: bool) -> None:
+    """The page says until when an answer counts, and takes none that would not."""
+    started = time.time_ns() - int(hours * 3600e9)
+    data: Any = SimpleNamespace(
+        last={"ts_ns_start": started, "subject_id": "asker"},
+        run=SimpleNamespace(run_id=uuid.UUID(int=7)),
+    )
+    shown = pages._answering(Session(LOCAL_IDENTITY, b"k", 0.0, 0.0), data)
+    assert shown["may_answer"] is may
+    assert shown["until"].endswith(" UTC")
+    assert ("time to answer is over" in shown["why_not"]) is not may
+    data.last = {"ts_ns_start": 10**40}
+    assert pages._answering(Session(LOCAL_IDENTITY, b"k", 0.0, 0.0), data)["until"] is None
+
+
+@pytest.mark.parametrize(
+    ("said", "word"),
+    [
+        ({"approved": False, "expired": True, "by_issuer": EXPIRY_ISSUER}, "ran out"),
+        ({"approved": False, "expired": True, "by_issuer": "https://a"}, "came too late"),
+        ({"approved": False, "expired": False}, "denied"),
+        ({"approved": True, "expired": False}, "approved"),
+        ({"approved": True, "expired": False, "counted": False}, "did not count"),
+    ],
+)
+def test_who_ended_a_waiting_run_is_told(said: dict[str, Any], word: str) -> None:
+    """The clock is not a person who came too late."""
+    link: Any = SimpleNamespace(kind="approval", body={"reason": "r", **said})
+    gates = gates_of({"gate": {"kind": "approval_denied", "operation": "o"}}, [link], None)
+    assert [(gate.name, gate.result) for gate in gates][1:] == [("Approval", word)]
+
+
+def test_a_run_that_waits_names_its_operation() -> None:
+    """Its state has no gate yet; what it asks leave for has."""
+    link: Any = SimpleNamespace(kind="waiting", body={})
+    assert gates_of({}, [link], {"operation": "wire_transfer"})[0].detail == "wire_transfer"
+
+
+def test_only_what_was_done_is_green() -> None:
+    """A run that completes by being denied, blocked or asked back has done nothing."""
+    for decision, tone in ((None, "good"), ({"routed": True}, "good"), ({"routed": False}, "")):
+        run_: Any = SimpleNamespace(state="closed", outcome="run_completed", decision=decision)
+        assert tone_of(run_) == tone
