@@ -26,7 +26,9 @@ from cuo_checkpoint.run_records import rfc3339
 from cuo_checkpoint.serde import text_to_tree
 
 __all__ = [
+    "CHAIN_COLUMNS",
     "HOLD_COLUMNS",
+    "LINK_COLUMNS",
     "LOG_COLUMNS",
     "TOMBSTONE_COLUMNS",
     "WRITE_COLUMNS",
@@ -35,10 +37,24 @@ __all__ = [
     "hold_row_sha256",
     "log_row_sha256",
     "shared_with",
+    "spelled",
     "tombstone_row_sha256",
     "write_row_sha256",
     "write_set_sha256",
 ]
+
+LINK_COLUMNS: Final = (
+    "run_id",
+    "chain_seq",
+    "row_bytes",
+    "prev_sha256",
+    "row_sha256",
+    "created_at",
+)
+"""What of a chain row is needed to follow its chain."""
+
+CHAIN_COLUMNS: Final = (*LINK_COLUMNS, "kind", "trace_id", "body")
+"""A chain row whole, but for the tenant."""
 
 LOG_COLUMNS: Final = (
     "checkpoint_id",
@@ -166,6 +182,14 @@ def chain_row(
     return content, text.encode()
 
 
+def spelled(row: Mapping[str, Any], columns: Iterable[str]) -> dict[str, JsonValue]:
+    """These columns as JSON spells them: UUIDs, times and bytes as text."""
+    return {
+        name: value if type(value := row[name]) in _AS_THEY_ARE else _plain(value)
+        for name in columns
+    }
+
+
 def document_sha256(text: str) -> bytes:
     """The digest of a stored document, from the text jsonb gives.
 
@@ -190,11 +214,8 @@ def shared_with(text: str) -> uuid.UUID | None:
 
 def _row(row: Mapping[str, Any], columns: tuple[str, ...]) -> bytes:
     """Raises SerialiseError for an integer that RFC 8785 has no form for."""
-    tree = {
-        name: value if type(value := row[name]) in _AS_THEY_ARE else _plain(value)
-        for name in columns
-    }
-    return hashlib.sha256(encoded_bytes(tree)).digest()  # of columns: no fractions among them
+    # Of columns: no fractions among them.
+    return hashlib.sha256(encoded_bytes(spelled(row, columns))).digest()
 
 
 def _plain(value: Any) -> JsonValue:

@@ -127,11 +127,10 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
                 run_id = ids.run_id_from_ulid(run)
                 report = export_run(target.dsn, tenant_id, run_id, out, schema=target.schema)
             else:
-                wanted = _month(month or "")
                 report = export_month(
                     target.dsn,
                     tenant_id,
-                    wanted,
+                    _month(month or ""),
                     out,
                     schema=target.schema,
                     progress=progress("runs written"),
@@ -140,6 +139,8 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
             emit_json(report.to_json())
         else:
             deliver(f"{report.folder}: {report.runs} runs, {report.size} bytes")
+        for name in report.removed:
+            remark(f"removed {name}: the draft of an export that was killed")
         if report.unsealed_runs:
             remark(f"{report.unsealed_runs} runs are not sealed yet; seal, and export again.")
 

@@ -18,12 +18,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-import shutil
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Final
@@ -31,10 +28,11 @@ from typing import IO, Any, Final
 from sqlalchemy import Connection, Engine
 
 from cuo_checkpoint import bundle_verify, export_rows, ids, seal_queries
-from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import ExportRefused, RunUnknown
+from cuo_checkpoint.export_draft import ROWS, drafted
+from cuo_checkpoint.export_listing import Listing
 from cuo_checkpoint.export_page import Page
-from cuo_checkpoint.export_rows import RunPlace
+from cuo_checkpoint.export_places import RunPlace, batches, places_of, runs_of
 from cuo_checkpoint.merkle import Tree
 from cuo_checkpoint.models import SealHead
 from cuo_checkpoint.partitions import Month
@@ -44,8 +42,7 @@ from cuo_checkpoint.sessions import open_engine, reading
 
 __all__ = ["BundleReport", "export_bundle", "export_month", "export_run"]
 
-_FILES: Final = ("audit", "log", "writes", "tombstones", "holds")
-_PROOFS: Final = 500
+_BUFFER: Final = 1 << 18
 
 
 @dataclass(slots=True)
@@ -57,7 +54,9 @@ class BundleReport:
     size: int = 0
     tree_size: int = 0
     unsealed_runs: int = 0
-    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_FILES, 0))
+    rows: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ROWS, 0))
+    removed: tuple[str, ...] = ()
+    """Drafts of exports to the same place that were killed, removed by this one."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -113,29 +112,34 @@ def export_bundle(
     fit its own head; RunUnknown; StoreUnavailable; SchemaNotReady.
     """
     report = BundleReport(out)
-    with _draft(out) as draft, reading(engine, tenant_id) as conn:
-        places = export_rows.places_of(conn, tenant_id, run_id=run_id, month=month)
-        if run_id is not None and run_id not in {place.run_id for place in places}:
-            raise RunUnknown(f"there is no run {run_id} in this tenant")
+    with drafted(out) as (draft, report.removed), reading(engine, tenant_id) as conn:
+        runs = runs_of(conn, tenant_id, month) if month is not None else [run_id] if run_id else []
+        places: Iterable[RunPlace] = places_of(conn, tenant_id, runs)
+        if run_id is not None:
+            places = list(places)
+            if run_id not in {place.run_id for place in places}:
+                raise RunUnknown(f"there is no run {run_id} in this tenant")
         scope = {"run": str(run_id)} if month is None else {"month": str(month)}
-        page = Page(tenant_id, scope)
-        runs = _write_rows(conn, tenant_id, places, draft, report, page, progress)
-        head, tree = _write_proofs(conn, tenant_id, runs, draft, report)
-        page.head(head)
-        leaves = None
-        if month is not None and tree is not None:
-            leaves = _write_leaves(conn, tenant_id, month, tree, draft)
-        manifest: dict[str, Any] = {
-            "format": bundle_verify.FORMAT,
-            "head": head,
-            "leaves": leaves,
-            "rows": report.rows,
-            "runs": runs,
-            "scope": scope,
-            "tenant_id": str(tenant_id),
-        }
-        (draft / "manifest.json").write_bytes(canonical_bytes(manifest) + b"\n")
-        (draft / "summary.html").write_text(page.html(runs), encoding="utf-8")
+        seals = _Seals.read(conn, tenant_id, draft)
+        report.tree_size = 0 if seals is None else seals.tree.size
+        page = Page(tenant_id, scope, None if seals is None else seals.told)
+        with Listing.opened(draft) as listing:
+            bundle = _Bundle(conn, tenant_id, seals, report, page, listing)
+            bundle.write(draft, places, lambda done: progress(done, len(runs)))
+            leaves = None
+            if month is not None and seals is not None:
+                leaves = _write_leaves(conn, tenant_id, month, seals.tree, draft)
+            listing.close(
+                {
+                    "format": bundle_verify.FORMAT,
+                    "head": None if seals is None else seals.told,
+                    "leaves": leaves,
+                    "rows": report.rows,
+                    "scope": scope,
+                    "tenant_id": str(tenant_id),
+                }
+            )
+        (draft / "summary.html").write_text(page.html(), encoding="utf-8")
         verifier = Path(bundle_verify.__file__).read_bytes()
         (draft / "verify.py").write_bytes(verifier)
         _write_sums(draft)
@@ -143,69 +147,21 @@ def export_bundle(
     return report
 
 
-def _write_rows(
-    conn: Connection,
-    tenant_id: uuid.UUID,
-    places: list[RunPlace],
-    draft: Path,
-    report: BundleReport,
-    page: Page,
-    progress: Callable[[int, int], None],
-) -> list[Any]:
-    runs: list[Any] = []
-    with _files(draft) as files:
+@dataclass(frozen=True, slots=True)
+class _Seals:
+    """The newest head, and the tree below it."""
 
-        def put(name: str, line: bytes) -> None:
-            files[name].write(line + b"\n")
-            report.rows[name] += 1
+    tenant_id: uuid.UUID
+    tree: Tree
+    root: bytes
 
-        for place in places:
-            page.run(place)
-            before = dict(report.rows)
-            threads = {place.thread_id}
-            for line, row in export_rows.audit_lines(conn, tenant_id, place):
-                put("audit", line)
-                page.said(row)
-            for line, row in export_rows.log_lines(conn, tenant_id, place):
-                put("log", line)
-                threads.add(row["thread_id"])
-                page.event(row)
-            for line in export_rows.write_lines(conn, tenant_id, place, threads):
-                put("writes", line)
-            for line in export_rows.tombstone_lines(conn, tenant_id, place, threads):
-                put("tombstones", line)
-            report.runs += 1
-            runs.append(
-                {
-                    "chain_rows": report.rows["audit"] - before["audit"],
-                    "first_at": rfc3339(place.first_at),
-                    "log_rows": report.rows["log"] - before["log"],
-                    "newest_at": rfc3339(place.newest_at),
-                    "outcome": place.outcome,
-                    "run_id": str(place.run_id),
-                    "sealed": None,
-                    "state": place.state,
-                    "ulid": ids.ulid_of(place.run_id),
-                }
-            )
-            progress(report.runs, len(places))
-        for line in export_rows.hold_lines(conn, tenant_id, {place.run_id for place in places}):
-            put("holds", line)
-            page.hold(json.loads(line))
-    return runs
-
-
-def _write_proofs(
-    conn: Connection, tenant_id: uuid.UUID, runs: list[Any], draft: Path, report: BundleReport
-) -> tuple[dict[str, Any] | None, Tree | None]:
-    """Each run's newest leaf with its path to the newest head; head and tree, if there are any."""
-    head = conn.execute(
-        seal_queries.head_rows(tenant_id).order_by(None).order_by(SealHead.head_no.desc()).limit(1)
-    ).one_or_none()
-    proofs: dict[str, Any] = {}
-    told: dict[str, Any] | None = None
-    tree: Tree | None = None
-    if head is not None:
+    @classmethod
+    def read(cls, conn: Connection, tenant_id: uuid.UUID, draft: Path) -> _Seals | None:
+        """What the newest head says, its note written; None when there is no head."""
+        newest = seal_queries.head_rows(tenant_id).order_by(None).order_by(SealHead.head_no.desc())
+        head = conn.execute(newest.limit(1)).one_or_none()
+        if head is None:
+            return None
         stream = conn.execute(
             seal_queries.leaf_hashes(tenant_id, head.tree_size),
             execution_options={"yield_per": 10_000},
@@ -217,23 +173,101 @@ def _write_proofs(
                 "cuo-archive verify"
             )
         (draft / "head.note").write_bytes(head.note.encode())
-        told = {"root": head.root_sha256.hex(), "tree_size": head.tree_size}
-        report.tree_size = head.tree_size
-        by_run = {run["run_id"]: run for run in runs}
-        for start in range(0, len(runs), _PROOFS):
-            wanted = [uuid.UUID(run["run_id"]) for run in runs[start : start + _PROOFS]]
-            query = seal_queries.newest_leaf(tenant_id, wanted, head.tree_size)
-            for row in conn.execute(query):
-                index, name = row.leaf_index, str(row.run_id)
-                proofs[name] = {
-                    "index": index,
+        return cls(tenant_id, tree, head.root_sha256)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return {"root": self.root.hex(), "tree_size": self.tree.size}
+
+    def proofs(
+        self, conn: Connection, places: Sequence[RunPlace]
+    ) -> dict[uuid.UUID, tuple[int, dict[str, Any]]]:
+        """By run: the chain row its newest leaf speaks of, and that leaf with its path to the head."""
+        wanted = [place.run_id for place in places]
+        query = seal_queries.newest_leaf(self.tenant_id, wanted, self.tree.size)
+        return {
+            row.run_id: (
+                row.chain_seq,
+                {
+                    "index": row.leaf_index,
                     "leaf": leaf_of(row).to_bytes().decode(),
-                    "path": [node.hex() for node in tree.inclusion(index)],
-                }
-                by_run[name]["sealed"] = {"chain_seq": row.chain_seq, "leaf_index": index}
-    report.unsealed_runs = sum(run["sealed"] is None for run in runs)
-    (draft / "proofs.json").write_bytes(canonical_bytes(proofs) + b"\n")
-    return told, tree
+                    "path": [node.hex() for node in self.tree.inclusion(row.leaf_index)],
+                },
+            )
+            for row in conn.execute(query)
+        }
+
+
+@dataclass(slots=True)
+class _Bundle:
+    """Everything that takes up the rows as they come."""
+
+    conn: Connection
+    tenant_id: uuid.UUID
+    seals: _Seals | None
+    report: BundleReport
+    page: Page
+    listing: Listing
+
+    def write(
+        self, draft: Path, places: Iterable[RunPlace], progress: Callable[[int], None]
+    ) -> None:
+        """Every row of these runs, and the holds on them."""
+        held = export_rows.held_runs(self.conn, self.tenant_id)
+        written: set[uuid.UUID] = set()
+        with _files(draft) as files:
+            for batch in batches(places):
+                self._rows(files, batch)
+                written.update(held.intersection(place.run_id for place in batch))
+                progress(self.report.runs)
+            for line in export_rows.hold_lines(self.conn, self.tenant_id, written):
+                self._put(files, "holds", line)
+                self.page.hold(json.loads(line))
+
+    def _rows(self, files: dict[str, IO[bytes]], batch: list[RunPlace]) -> None:
+        given = self.conn, self.tenant_id, batch
+        names = [str(place.run_id) for place in batch]
+        chain_rows, log_rows = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        threads = {str(place.run_id): {place.thread_id} for place in batch}
+        for place in batch:
+            self.page.run(place)
+        for line, row in export_rows.audit_lines(*given):
+            self._put(files, "audit", line)
+            chain_rows[row["run_id"]] += 1
+            self.page.said(row)
+        for line, row in export_rows.log_lines(*given):
+            self._put(files, "log", line)
+            log_rows[row["run_id"]] += 1
+            threads[row["run_id"]].add(row["thread_id"])
+            self.page.event(row)
+        for line in export_rows.write_lines(*given, threads):
+            self._put(files, "writes", line)
+        for line in export_rows.tombstone_lines(*given, threads):
+            self._put(files, "tombstones", line)
+        proofs = {} if self.seals is None else self.seals.proofs(self.conn, batch)
+        for name, place in zip(names, batch, strict=True):
+            seq, proof = proofs.get(place.run_id, (0, None))
+            told = {
+                "chain_rows": chain_rows[name],
+                "first_at": rfc3339(place.first_at),
+                "log_rows": log_rows[name],
+                "newest_at": rfc3339(place.newest_at),
+                "outcome": place.outcome,
+                "run_id": name,
+                "sealed": None
+                if proof is None
+                else {"chain_seq": seq, "leaf_index": proof["index"]},
+                "state": place.state,
+                "ulid": ids.ulid_of(place.run_id),
+            }
+            self.listing.add(told, proof)
+            self.page.ended(told)
+            self.report.runs += 1
+            self.report.unsealed_runs += proof is None
+
+    def _put(self, files: dict[str, IO[bytes]], name: str, line: bytes) -> None:
+        files[name].write(line + b"\n")
+        self.report.rows[name] += 1
 
 
 def _write_leaves(
@@ -263,29 +297,8 @@ def _write_sums(draft: Path) -> None:
 
 @contextmanager
 def _files(draft: Path) -> Iterator[dict[str, IO[bytes]]]:
-    files = {name: (draft / f"{name}.ndjson").open("wb") for name in _FILES}
-    try:
-        yield dict(files)
-    finally:
-        for file in files.values():
-            file.close()
-
-
-@contextmanager
-def _draft(out: Path) -> Iterator[Path]:
-    """A folder beside `out` that takes its name when all is written, and is gone when it fails."""
-    if out.exists():
-        raise ExportRefused(f"{out} exists; name a new folder.")
-    draft = out.with_name(f".{out.name}.{secrets.token_hex(4)}")
-    try:
-        draft.mkdir(mode=0o700)
-        try:
-            yield draft
-            for path in draft.iterdir():
-                path.chmod(0o600)
-            os.rename(draft, out)
-        except BaseException:
-            shutil.rmtree(draft, ignore_errors=True)
-            raise
-    except OSError as error:
-        raise ExportRefused(f"cannot write {out}: {error.strerror}.") from error
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context((draft / f"{name}.ndjson").open("wb", buffering=_BUFFER))
+            for name in ROWS
+        }

@@ -9,10 +9,10 @@ from __future__ import annotations
 import html
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
-from cuo_checkpoint.export_rows import RunPlace
+from cuo_checkpoint.export_places import RunPlace
 from cuo_checkpoint.run_records import rfc3339
 
 __all__ = ["Page"]
@@ -59,32 +59,42 @@ _KINDS: Final = (
 class Page:
     """Gathers what the page shows while rows stream by, and writes it."""
 
-    def __init__(self, tenant_id: uuid.UUID, scope: Mapping[str, str]) -> None:
+    def __init__(
+        self, tenant_id: uuid.UUID, scope: Mapping[str, str], head: Mapping[str, Any] | None
+    ) -> None:
         self._tenant = tenant_id
         self._scope = scope
+        self._head = head
         self._said: dict[str, list[tuple[str, Any]]] = {}
+        self._runs: list[Mapping[str, Any]] = []
+        self._all = self._sealed = 0
         self._events: list[Mapping[str, Any]] = []
         self._single = "run" in scope
-        self._current: list[tuple[str, Any]] | None = None
-        self._head: Mapping[str, Any] | None = None
         self._holds: list[Mapping[str, Any]] = []
 
     def run(self, place: RunPlace) -> None:
-        """The run that the next rows are of."""
-        self._current = None
+        """A run, before its rows."""
         if len(self._said) < _MAX_RUNS:
-            self._current = self._said.setdefault(str(place.run_id), [])
+            self._said.setdefault(str(place.run_id), [])
+
+    def ended(self, run: Mapping[str, Any]) -> None:
+        """A run after its rows, as the manifest tells it."""
+        self._all += 1
+        self._sealed += run["sealed"] is not None
+        if len(self._runs) < _MAX_RUNS:
+            self._runs.append(run)
 
     def said(self, row: Mapping[str, Any]) -> None:
-        """One chain row."""
-        if self._current is None or row["kind"] not in _KINDS:
+        """One chain row of a run, whose id is text."""
+        told = self._said.get(row["run_id"])
+        if told is None or row["kind"] not in _KINDS:
             return
         try:
             body = json.loads(row["body"])
         except ValueError:
             return
         if isinstance(body, dict):
-            self._current.append((row["kind"], body))
+            told.append((row["kind"], body))
 
     def event(self, row: Mapping[str, Any]) -> None:
         """One log row, shown in a bundle of one run."""
@@ -97,33 +107,25 @@ class Page:
         names = ("created_at", "held_run_id", "hold_id", "kind", "releases")
         self._holds.append({name: row[name] for name in names})
 
-    def head(self, head: Mapping[str, Any] | None) -> None:
-        """The signed head that the bundle was exported at."""
-        self._head = head
-
-    def html(self, runs: Sequence[Mapping[str, Any]]) -> str:
-        """The whole page; `runs` are the manifest's."""
+    def html(self) -> str:
+        """The whole page."""
         scope = " ".join(f"{key} {value}" for key, value in self._scope.items())
-        sealed = sum(run["sealed"] is not None for run in runs)
         if self._head is None:
             seal = "No head had been signed when this was exported: nothing here is sealed."
         else:
             seal = (
-                f"{sealed} of {len(runs)} runs are sealed in a tree of {self._head['tree_size']} "
+                f"{self._sealed} of {self._all} runs are sealed in a tree of {self._head['tree_size']} "
                 f"leaves with root <code>{self._head['root']}</code>."
             )
         parts = [
             "<!doctype html><html lang=en><meta charset=utf-8>",
-            (
-                "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; "
-                "style-src 'unsafe-inline'\">"
-            ),
+            _POLICY,
             f"<title>Evidence: {_text(scope)}</title><style>{_STYLE}</style>",
             f"<h1>Evidence: {_text(scope)}</h1><p>Tenant <code>{self._tenant}</code>. {seal}</p>",
             _HOW,
             "<table><tr><th>Run<th>Began (UTC)<th>State<th>Rows<th>Sealed to<th>Decided</tr>",
         ]
-        for run in runs[:_MAX_RUNS]:
+        for run in self._runs:
             mark = run["sealed"]["chain_seq"] if run["sealed"] else "not sealed"
             told = "<br>".join(_line(k, b) for k, b in self._said.get(run["run_id"], []))
             parts.append(
@@ -132,8 +134,8 @@ class Page:
                 f"<td>{run['chain_rows']} / {run['log_rows']}<td>{mark}<td>{told}</tr>"
             )
         parts.append("</table>")
-        if len(runs) > _MAX_RUNS:
-            parts.append(f"<p>And {len(runs) - _MAX_RUNS} more runs, in the files.</p>")
+        if self._all > _MAX_RUNS:
+            parts.append(f"<p>And {self._all - _MAX_RUNS} more runs, in the files.</p>")
         if self._holds:
             parts.append(
                 "<h2>Legal holds</h2><p>By whom and why: holds.ndjson.</p>"

@@ -26,6 +26,7 @@ from sqlalchemy import cast as sql_cast
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.orm import aliased
 
+from cuo_checkpoint import digests
 from cuo_checkpoint.models import AuditRow, RunIndex, SealHead, SealLeaf
 from cuo_checkpoint.run_queries import EARLIER, AnySelect, finite
 
@@ -155,14 +156,7 @@ def chain_rows(
     # OFFSET 0 keeps the planner from joining the other way round: a month that was never analysed
     # looks empty to it, and it would read the whole tenant for each batch.
     rows = (
-        select(
-            AuditRow.run_id,
-            AuditRow.chain_seq,
-            AuditRow.row_bytes,
-            AuditRow.prev_sha256,
-            AuditRow.row_sha256,
-            AuditRow.created_at,
-        )
+        select(*(getattr(AuditRow, name) for name in digests.LINK_COLUMNS))
         .where(AuditRow.tenant_id == tenant_id, AuditRow.run_id == wanted.c.run_id)
         .where(AuditRow.chain_seq > wanted.c.low, AuditRow.chain_seq <= wanted.c.high)
         .where(AuditRow.created_at.between(between[0] - EARLIER, between[1]))

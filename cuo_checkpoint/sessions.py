@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Engine, Select, bindparam, create_engine, exc
 from cuo_checkpoint.errors import StoreUnavailable
 from cuo_checkpoint.translating import checked_conninfo, translated, without_conninfo
 
-__all__ = ["open_engine", "reading", "settings"]
+__all__ = ["open_engine", "reading", "settings", "streamed"]
 
 
 def open_engine(
@@ -99,3 +99,14 @@ def _begun(engine: Engine, tenant_id: uuid.UUID | None) -> Iterator[Connection]:
             break
     with conn, transaction:
         yield conn
+
+
+def streamed(
+    conn: Connection, query: Select[*tuple[Any, ...]], fetch: int | None
+) -> Iterator[dict[str, Any]]:
+    """The rows by column, so many fetched at a time; None: all at once, which spares round trips."""
+    options = {} if fetch is None else {"yield_per": fetch}
+    result = conn.execute(query, execution_options=options)
+    names = tuple(result.keys())
+    for row in result:
+        yield dict(zip(names, row, strict=True))

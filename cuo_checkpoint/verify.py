@@ -15,9 +15,9 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, Select, select, union
+from sqlalchemy import Connection, Row, select, union
 
-from cuo_checkpoint import chain, run_queries, verify_queries
+from cuo_checkpoint import chain, row_queries, run_queries
 from cuo_checkpoint.cuts import RETENTION_RUN, Cuts
 from cuo_checkpoint.models import (
     AuditRow,
@@ -30,6 +30,7 @@ from cuo_checkpoint.models import (
 )
 from cuo_checkpoint.run_check import RunChecker, RunVerification
 from cuo_checkpoint.run_records import rfc3339
+from cuo_checkpoint.sessions import streamed
 
 __all__ = ["RunVerification", "all_runs", "cuts_of", "verify_run", "verify_runs"]
 
@@ -87,7 +88,7 @@ def verify_runs(
     checkers = {str(run): RunChecker(tenant_id, run, settled_before, cuts) for run, _ in runs}
     few = sum(_FEW + 1 if index is None else index.log_rows for _, index in runs) <= _FEW
     sizes = _AT_ONCE if few else _SIZES
-    rows = _rows(conn, verify_queries.chains(tenant_id, places), None if few else _FETCH)
+    rows = streamed(conn, row_queries.chains(tenant_id, places), None if few else _FETCH)
     unread = dict(checkers)
     for name, links in itertools.groupby(rows, key=lambda row: row["run_id"]):
         unread.pop(name).chain(links)
@@ -95,7 +96,7 @@ def verify_runs(
         checker.chain(())
     done = 0
     for large, fetch in sizes:
-        for row in _rows(conn, verify_queries.log(tenant_id, places, large=large), fetch):
+        for row in streamed(conn, row_queries.log(tenant_id, places, large=large), fetch):
             checkers[row["run_id"]].log_row(row)
             done += 1
             if done % _TOLD == 0:
@@ -118,7 +119,7 @@ def verify_runs(
 def _side_tables(
     conn: Connection,
     tenant_id: uuid.UUID,
-    places: Sequence[verify_queries.Place],
+    places: Sequence[row_queries.Place],
     checkers: Mapping[str, RunChecker],
     sizes: Sequence[tuple[bool | None, int | None]],
 ) -> None:
@@ -131,18 +132,18 @@ def _side_tables(
     )
     while batch := list(itertools.islice(wanted, _PLACES)):
         for large, fetch in sizes:
-            for row in _rows(conn, verify_queries.writes(tenant_id, batch, large=large), fetch):
+            for row in streamed(conn, row_queries.writes(tenant_id, batch, large=large), fetch):
                 checkers[row["run_id"]].write_row(row)
     threads = {thread for checker in checkers.values() for thread in checker.threads}
-    query = verify_queries.tombstones(tenant_id, [run for run, _ in places], threads)
-    for row in _rows(conn, query, _FETCH):
+    query = row_queries.tombstones(tenant_id, [run for run, _ in places], threads)
+    for row in streamed(conn, query, _FETCH):
         checker = checkers.get(str(row["run_id"]))
         if checker is not None and row["thread_id"] in checker.threads:
             checker.tombstone_row(row)
     retention = checkers.get(str(RETENTION_RUN))
     if retention is not None:
         holds = select(*run_queries.finite(Hold)).where(Hold.tenant_id == tenant_id)
-        for row in _rows(conn, holds, _FETCH):
+        for row in streamed(conn, holds, _FETCH):
             retention.hold_row(row)
 
 
@@ -199,11 +200,3 @@ def all_runs(
     query = select(found.c.tenant_id, found.c.run_id).order_by(found.c.tenant_id, found.c.run_id)
     for row in conn.execute(query, execution_options={"yield_per": 1000}):
         yield row[0], row[1]
-
-
-def _rows(conn: Connection, query: Select[Any], fetch: int | None) -> Iterator[dict[str, Any]]:
-    options = {} if fetch is None else {"yield_per": fetch}
-    result = conn.execute(query, execution_options=options)
-    names = tuple(result.keys())
-    for row in result:
-        yield dict(zip(names, row, strict=True))

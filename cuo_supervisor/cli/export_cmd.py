@@ -53,6 +53,8 @@ def export_run(run: str, out: Path, as_json: bool) -> int:
     tenant = ids.tenant_of(identity_of(settings, approver=True).tenant_id)
     with place_of(settings) as place, notice_when_slow("writing the bundle ..."):
         report = export(place.conninfo, tenant, run_id, out, schema=place.schema)
+    for name in report.removed:
+        remark(f"removed {name}: the draft of an export that was killed")
     if as_json:
         emit_json(report.to_json())
         return 0

@@ -223,9 +223,10 @@ class Exporting:
         export_month(dsn, self.sealing.tenant, self.month, out)
 
     def prove(self, out: Path, told: str) -> None:
-        """Whole or not there; and then the next export gives the same bytes."""
+        """Whole or not there; and then the next export gives the same bytes, and leaves no draft."""
         if not out.exists():
             self.to(self.sealing.place.auditor, out)
+        assert [p for p in self.folder.iterdir() if p.name.startswith(f".{out.name}.")] == [], told
         assert {p.name: p.read_bytes() for p in out.iterdir()} == {
             p.name: p.read_bytes() for p in self.good.iterdir()
         }, told

@@ -20,17 +20,19 @@ from langgraph.types import Command, interrupt
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 from bundle_command import check, fit_sums
+from sqlalchemy import event
 
-from cuo_checkpoint import CheckpointWriter, chain, keys, retention
+from cuo_checkpoint import CheckpointWriter, chain, export_places, export_rows, keys, retention
 from cuo_checkpoint.canonical import canonical_bytes
 from cuo_checkpoint.errors import ExportRefused, RunUnknown
-from cuo_checkpoint.export import export_month, export_run
+from cuo_checkpoint.export import export_bundle, export_month, export_run
 from cuo_checkpoint.head_files import HeadFolder
 from cuo_checkpoint.keys import KeyRing
 from cuo_checkpoint.leaves import origin_of
 from cuo_checkpoint.notes import Checkpoint
 from cuo_checkpoint.partitions import Month
 from cuo_checkpoint.seal import Sealer
+from cuo_checkpoint.sessions import open_engine
 
 RING = KeyRing((keys.generate("test"),))
 
@@ -128,6 +130,48 @@ def test_the_same_bytes_again(case: Case) -> None:
     for name in os.listdir(first):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
     assert {p.name for p in case.folder.iterdir()} == {"heads", "trusted.keys", "one", "two"}
+
+
+def test_the_same_bytes_however_runs_are_read(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together or one by one, a row at a time or all: the order is the rows' own."""
+    long = case.write()
+    case.write(long)
+    case.seal()
+    first = case.bundle("one")
+    for module, name in (
+        (export_places, "_ROWS"),
+        (export_places, "_LOOKED_UP"),
+        (export_rows, "_FETCH"),
+        (export_rows, "_FETCH_CHAIN"),
+    ):
+        monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(export_rows, "_FEW", 0)
+    second = case.bundle("two")
+    files = {path.name: path.read_bytes() for path in first.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in second.iterdir()}
+    runs = [run["run_id"] for run in json.loads(files["manifest.json"])["runs"]]
+    assert runs == sorted(map(str, (case.run, long, *case.others)))
+    for name, number in (("audit", "chain_seq"), ("log", "seq"), ("writes", "seq")):
+        rows = [json.loads(line) for line in files[f"{name}.ndjson"].splitlines()]
+        places = [(row["run_id"], row[number]) for row in rows]
+        assert places == sorted(places), name
+        assert len(places) > 5, name
+
+
+def test_more_runs_are_no_more_statements(case: Case) -> None:
+    """Runs are read together: what a month costs is a matter of its rows."""
+    engine = open_engine(case.place.auditor, connections=1)
+    said: list[str] = []
+    event.listen(engine, "before_cursor_execute", lambda *given: said.append(given[2]))
+    counted = []
+    for name in ("few", "more"):
+        export_bundle(engine, case.tenant, case.folder / name, month=Month.of(case.newest()))
+        counted.append(len(said))
+        said.clear()
+        for _ in range(8):
+            case.write()
+    engine.dispose()
+    assert counted[0] == counted[1] < 16
 
 
 def test_states_are_readable_and_exact(case: Case) -> None:
