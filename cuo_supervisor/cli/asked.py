@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Final
 
 from cuo_checkpoint.serde import Serializer
-from cuo_supervisor.cli.common import printable
+from cuo_supervisor.cli.common import one_line
 
 __all__ = ["asked_lines", "asked_of"]
+
+_QUERY_SHOWN: Final = 600
+"""Characters of the request shown to whoever answers: more would push the act off the screen."""
 
 
 def asked_of(reader: Any, run_id: Any, events: Any) -> dict[str, Any] | None:
@@ -28,11 +31,16 @@ def asked_of(reader: Any, run_id: Any, events: Any) -> dict[str, Any] | None:
 
 
 def asked_lines(asked: dict[str, Any]) -> list[str]:
-    """The same, a line each."""
+    """The same, a line each: first what would be done, then what was asked for, in the requester's
+    own words, which may look like anything."""
     arguments = json.dumps(asked.get("arguments"), ensure_ascii=False)
-    said = {**asked, "arguments": arguments}
+    query = asked.get("query")
+    if isinstance(query, str) and len(query) > _QUERY_SHOWN:
+        more = len(query) - _QUERY_SHOWN
+        query = f"{query[:_QUERY_SHOWN]} … ({more} more; runs show --json has all)"
+    said = {**asked, "arguments": arguments, "query": query}
     return [
-        f"{name:<10} {printable(str(said[name]))}"
-        for name in ("query", "operation", "skill", "arguments")
+        f"{name:<10} {one_line(str(said[name]))}"
+        for name in ("operation", "skill", "arguments", "query")
         if said.get(name) is not None
     ]

@@ -62,11 +62,16 @@ def debug_option(command: F) -> F:
     )(command)
 
 
+def one_line(text: str) -> str:
+    """As `printable`, and the text cannot begin a line that looks like one of ours either."""
+    return printable(text).replace("\n", "\\n")
+
+
 def printable(text: str) -> str:
     """Text that cannot move the cursor, colour the screen or hide: control characters as escapes."""
     return "".join(
         c
-        if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co")
+        if c == "\n" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
         else c.encode("unicode_escape", "surrogatepass").decode()
         for c in text
     )
@@ -103,6 +108,24 @@ def place_of(settings: Settings) -> Iterator[Any]:
         with notice_when_slow(waiting_text(settings)):
             place = stack.enter_context(open_place(settings))
         yield place
+
+
+@contextlib.contextmanager
+def run_reader() -> Iterator[Any]:
+    """A reader of the caller's tenant."""
+    from cuo_checkpoint.runs import RunReader
+    from cuo_supervisor.compose import identity_of
+
+    settings = load_settings()
+    # Whoever decides on a waiting run must be able to read it first.
+    identity = identity_of(settings, approver=True)
+    with (
+        place_of(settings) as place,
+        RunReader(
+            place.conninfo, tenant_id=identity.tenant_id, schema=place.schema, connections=1
+        ) as reader,
+    ):
+        yield reader
 
 
 def waiting_text(settings: Settings) -> str:

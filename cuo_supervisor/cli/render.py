@@ -6,7 +6,7 @@ import json
 
 import click
 
-from cuo_supervisor.cli.common import printable
+from cuo_supervisor.cli.common import one_line, printable
 from cuo_supervisor.core.models import InvocationResult, RoutingDecision
 from cuo_supervisor.core.personas import get_persona
 
@@ -51,7 +51,7 @@ def decision_text(decision: RoutingDecision, *, invoking: bool = True) -> str:
     if decision.cascade_outcome not in (None, "success"):
         lines.append(f"  the model was asked in vain: {decision.cascade_outcome}")
     if decision.llm_pick is not None:
-        lines.append(f"  the model's reason: {printable(decision.llm_pick.rationale)}")
+        lines.append(f"  the model's reason: {one_line(decision.llm_pick.rationale)}")
     if decision.invocation_result is not None:
         lines += ["", *_result_lines(decision.invocation_result)]
     if decision.alternatives:

@@ -14,8 +14,8 @@ from cuo_supervisor.cli.common import (
     emit_json,
     json_option,
     load_settings,
+    one_line,
     place_of,
-    printable,
     run_uuid,
 )
 from cuo_supervisor.cli.exits import DATA
@@ -85,4 +85,4 @@ def _text(result: Replay) -> str:
 
 
 def _value(value: Any) -> str:
-    return printable(json.dumps(value, ensure_ascii=False))
+    return one_line(json.dumps(value, ensure_ascii=False))

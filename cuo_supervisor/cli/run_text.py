@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import click
 
-from cuo_supervisor.cli.common import printable
+from cuo_supervisor.cli.common import one_line
 
 __all__ = [
     "cells",
@@ -53,14 +53,14 @@ def run_rows(runs: Sequence[Any]) -> list[tuple[str, ...]]:
 
 def _summary_row(run: Any) -> tuple[str, ...]:
     said: Mapping[str, Any] = run.decision or {}
-    query = printable(str(said.get("query", "") or "")).replace("\n", " ")
+    query = one_line(str(said.get("query", "") or "").replace("\n", " "))
     return (
         run.first_at.strftime("%Y-%m-%d %H:%M:%S"),
         run.ulid,
         state_word(run),
-        printable(_short(run.persona)),
-        printable(str(said.get("reason") or run.path or "-")),
-        printable(str(run.skill or "-")),
+        one_line(_short(run.persona)),
+        one_line(str(said.get("reason") or run.path or "-")),
+        one_line(str(run.skill or "-")),
         _cut(query, 60),
     )
 
@@ -103,7 +103,7 @@ def verification_lines(verified: Any) -> list[str]:
             f" {verified.chain_rows} audit rows follow one another"
         )
         return [sound, *gone]
-    return ["NOT VERIFIED", *(printable(problem) for problem in verified.problems), *gone]
+    return ["NOT VERIFIED", *(one_line(problem) for problem in verified.problems), *gone]
 
 
 def verification_text(verified: Any) -> str:

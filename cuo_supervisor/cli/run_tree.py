@@ -15,7 +15,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from cuo_supervisor.cli.asked import asked_lines
-from cuo_supervisor.cli.common import printable
+from cuo_supervisor.cli.common import one_line
 from cuo_supervisor.cli.run_text import state_word, verification_lines
 
 __all__ = ["rendered", "run_tree"]
@@ -41,7 +41,7 @@ def run_tree(
     said = f"{state_word(summary)} · {summary.first_at.isoformat(timespec='milliseconds')}"
     root.add(Text(f"{said} · trace {summary.trace_id}"))
     if summary.state == "waiting":
-        what = f"{printable(summary.skill)} waits" if summary.skill else "it waits"
+        what = f"{one_line(summary.skill)} waits" if summary.skill else "it waits"
         answer = f"cyberos-cuo supervisor resume {summary.ulid} --approve|--deny --reason TEXT"
         waits = root.add(Text(f"{what}: {answer}", "yellow"))
         for line in asked_lines(asked or {}):
@@ -51,10 +51,10 @@ def run_tree(
         decision = root.add(Text("decision", "bold"))
         for key in _SAID:
             if summary.decision.get(key) is not None:
-                decision.add(Text(f"{key:<16} {printable(str(summary.decision[key]))}"))
+                decision.add(Text(f"{key:<16} {one_line(str(summary.decision[key]))}"))
         if summary.decision.get("approval"):
             decision.add(
-                Text(f"{'approval':<16} {printable(_answer(summary.decision['approval']))}")
+                Text(f"{'approval':<16} {one_line(_answer(summary.decision['approval']))}")
             )
     counts: dict[str, int] = {}
     for row in audit:
@@ -99,7 +99,7 @@ class _Path:
         if event.kind == "edge_traversed" and event.edge_to != "__end__":
             self._edges.setdefault(space, []).append(event)
         elif event.kind == "node_entered":
-            visit = self._above(space).add(Text(printable(node), "bold"))
+            visit = self._above(space).add(Text(one_line(node), "bold"))
             self._open[(space, node)] = (visit, event)
             for edge in self._edges.pop(space, []):
                 self._row(visit, edge)
@@ -107,7 +107,7 @@ class _Path:
         elif event.kind == "node_completed" and (space, node) in self._open:
             visit, entered = self._open.pop((space, node))
             millis = (event.created_at - entered.created_at).total_seconds() * 1000
-            visit.label = Text(printable(node), "bold").append(f"  {millis:.1f} ms", "not bold dim")
+            visit.label = Text(one_line(node), "bold").append(f"  {millis:.1f} ms", "not bold dim")
             self._row(visit, event)
         else:
             self._row(self._above(space), event)
@@ -129,10 +129,10 @@ class _Path:
         mark = _MARKS.get(event.kind)
         label = Text(f"{event.seq} ", "dim")
         label.append(f"{mark} " if mark else "", "not dim")
-        label.append(f"{event.kind} {printable(what)}".rstrip(), "not dim")
+        label.append(f"{event.kind} {one_line(what)}".rstrip(), "not dim")
         leaf = at.add(label)
         if self._states and event.kind != "edge_traversed":
-            leaf.add(Text(printable(json.dumps(event.state, ensure_ascii=False))))
+            leaf.add(Text(one_line(json.dumps(event.state, ensure_ascii=False))))
 
 
 class _Sink(io.StringIO):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from typing import Any, Final
 
 import click
@@ -17,9 +15,8 @@ from cuo_supervisor.cli.common import (
     deliver,
     emit_json,
     json_option,
-    load_settings,
-    place_of,
     remark,
+    run_reader,
     run_uuid,
 )
 from cuo_supervisor.cli.completion_cmd import complete_path, complete_persona, complete_skill
@@ -131,7 +128,7 @@ def list_(watch: bool, every: float, as_json: bool, **asked: Any) -> int:
     """Runs, newest first. Every filter given must fit."""
     if watch and asked["before"] is not None:
         raise UsageError("--watch looks at the newest runs; drop --before")
-    with _reader() as reader:
+    with run_reader() as reader:
         if watch:
             from cuo_supervisor.cli.watch import watch as watching
 
@@ -164,7 +161,7 @@ def show(run: str, states: bool, as_json: bool) -> int:
     from cuo_supervisor.cli.progress import progress
 
     run_id = run_uuid(run)
-    with _reader() as reader:
+    with run_reader() as reader:
         summary = _summary(reader, run_id, run)
         with progress("reading rows", summary.log_rows) as told:
             events = _all_events(reader, run_id, states, told)
@@ -205,7 +202,7 @@ def verify(run: str, as_json: bool) -> int:
     from cuo_supervisor.cli.progress import progress
 
     run_id = run_uuid(run)
-    with _reader() as reader:
+    with run_reader() as reader:
         summary = _summary(reader, run_id, run)
         with progress("recomputing rows", summary.log_rows) as told:
             verified = reader.verify(run_id, progress=told)
@@ -218,24 +215,6 @@ def verify(run: str, as_json: bool) -> int:
 
 runs.add_command(export_run)
 runs.add_command(import_langgraph)
-
-
-@contextlib.contextmanager
-def _reader() -> Iterator[Any]:
-    """A reader of the caller's tenant."""
-    from cuo_checkpoint.runs import RunReader
-    from cuo_supervisor.compose import identity_of
-
-    settings = load_settings()
-    # Whoever decides on a waiting run must be able to read it first.
-    identity = identity_of(settings, approver=True)
-    with (
-        place_of(settings) as place,
-        RunReader(
-            place.conninfo, tenant_id=identity.tenant_id, schema=place.schema, connections=1
-        ) as reader,
-    ):
-        yield reader
 
 
 def _summary(reader: Any, run_id: Any, named: str) -> Any:

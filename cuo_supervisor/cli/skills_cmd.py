@@ -13,8 +13,8 @@ from cuo_supervisor.cli.common import (
     emit_json,
     json_option,
     load_settings,
+    one_line,
     place_of,
-    printable,
     run_uuid,
     stdin_text,
 )
@@ -124,7 +124,7 @@ def _skill_lines(candidate: ExplainedSkill) -> list[str]:
         f"  gate        {gate} ({candidate.operation or 'no operation'})",
     ]
     for trigger in candidate.triggers:
-        words = printable(" ".join(trigger.words))
+        words = one_line(" ".join(trigger.words))
         lines.append(f'  trigger     {trigger.share:.2f} of "{trigger.phrase}": {words}')
     for name, counted in (
         ("keywords", candidate.keywords),
@@ -132,13 +132,13 @@ def _skill_lines(candidate: ExplainedSkill) -> list[str]:
         ("unknown", candidate.unknown_words),
     ):
         if counted:
-            lines.append(f"  {name:<11} {printable(', '.join(counted))}")
+            lines.append(f"  {name:<11} {one_line(', '.join(counted))}")
     parts = ", ".join(f"{name} {value:g}" for name, value in candidate.components.items() if value)
     lines.append(f"  components  {parts}")
     if candidate.arguments:
         named = ", ".join(f"{name}={value}" for name, value in candidate.arguments.items())
-        lines.append(f"  arguments   {printable(named)}")
+        lines.append(f"  arguments   {one_line(named)}")
     if candidate.missing_arguments:
         lines.append(f"  missing     {', '.join(candidate.missing_arguments)}")
-    lines += [f"  held back   {printable(reason)}" for reason in candidate.held_back]
+    lines += [f"  held back   {one_line(reason)}" for reason in candidate.held_back]
     return lines

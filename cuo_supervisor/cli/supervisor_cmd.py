@@ -138,17 +138,21 @@ def route(
 def resume(run: str, approve: bool, deny: bool, reason: str | None, as_json: bool) -> int:
     """Answer a run that waits for approval. An answer counts once.
 
-    `runs show RUN` says what would happen: the skill, its arguments, and what was asked for.
+    `runs show RUN` says what would happen: the skill, its arguments, and what was asked for. At a
+    terminal, without --approve and --deny, this is shown and the answer is asked for.
     """
+    from cuo_supervisor.cli.asking import ask_person
     from cuo_supervisor.cli.common import run_uuid
     from cuo_supervisor.supervisor import Answer
 
-    if approve == deny:
-        # Both, as when an alias adds one: the last word must not decide over the other.
-        raise UsageError("say --approve or --deny" + (", not both" if approve else ""))
-    if not reason:
+    if approve and deny:
+        # As when an alias adds one: the last word must not decide over the other.
+        raise UsageError("say --approve or --deny, not both")
+    if (approve or deny) and not reason:
         raise UsageError("an answer needs a reason: --reason TEXT")
-    answer, run_id = Answer(approve, reason), run_uuid(run)
+    run_id = run_uuid(run)
+    given = Answer(approve, reason or "") if approve or deny else None
+    answer = given or ask_person(run_id, reason)
 
     async def ask(made: Any, identity: Any) -> Any:
         return await made.resume(run_id, answer, identity=identity)

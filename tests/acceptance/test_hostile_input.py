@@ -137,7 +137,7 @@ def test_a_catalogue_that_is_wrong_names_file_and_line(
     ids=["removed", "renamed", "made harmless", "loosened"],
 )
 def test_an_edited_catalogue_passes_no_gate(
-    cuo: Any, catalog: Callable[[str], Path], data_dir: Path, old: str, new: str, code: int
+    cuo: Any, catalog: Callable[[str], Path], old: str, new: str, code: int
 ) -> None:
     """An operation removed or renamed never runs on its own; loosening one is refused."""
     folder = catalog("pass")
@@ -145,10 +145,13 @@ def test_an_edited_catalogue_passes_no_gate(
     text = manifest.read_text("utf-8")
     assert old in text
     manifest.write_text(text.replace(old, new), "utf-8")
-    sent = set((data_dir / "outbox").rglob("*transfer*"))
-    said = cuo.route(DESTRUCTIVE, "--persona", "cmo", env={"CUO_CATALOG": str(folder)})
+    said = cuo.route(DESTRUCTIVE, "--persona", "cmo", "--json", env={"CUO_CATALOG": str(folder)})
     assert said.code == code
-    assert set((data_dir / "outbox").rglob("*transfer*")) == sent
+    assert said.json.get("invocation_result") is None
+    if code == 2:
+        audit = cuo("runs", "show", said.json["request_id"], "--json").json["audit"]
+        (row,) = (one["body"] for one in audit if one["kind"] == "cuo.routing_decision")
+        assert (row["reason"], row["invocation_result"]) == ("operation_unknown", None)
 
 
 # -- places that cannot be used -------------------------------------------------------------------

@@ -40,19 +40,39 @@ def test_a_waiting_run_is_told_with_what_it_waits_for(cuo: Any) -> None:
 
 
 def test_whoever_answers_sees_what_would_happen(cuo: Any) -> None:
-    """Request, operation, skill and arguments before the answer; who answered and why after it."""
-    run = cuo.route(TRANSFER, "--persona", "coo", "--json").json["request_id"]
+    """Operation, skill and arguments before the answer, then the request, which cannot pass for them;
+    who answered and why after it. At a terminal the answer is asked for."""
+    query = TRANSFER.replace(" account", "\naccount")
+    run = cuo.route(query, "--persona", "coo", "--json").json["request_id"]
     asked = cuo("runs", "show", run, "--json").json["asked"]
-    assert asked["query"] == TRANSFER
+    assert asked["query"] == query
     assert (asked["skill"], asked["operation"]) == ("vietnam-bank-transfer@1.0", "wire_transfer")
     assert asked["arguments"]["account_number"] == "0123456789"
     shown = cuo("runs", "show", run).out
-    for said in (TRANSFER, "wire_transfer", '"account_number": "0123456789"'):
+    for said in (query.replace("\n", "\\n"), "wire_transfer", '"account_number": "0123456789"'):
         assert said in shown
     both = cuo("supervisor", "resume", run, "--deny", "--approve", "--reason", "an alias")
     assert both.code == 64
     assert "not both" in both.err
-    assert cuo("supervisor", "resume", run, "--deny", "--reason", "wrong account").code == 4
+    near, far = pty.openpty()
+    dialogue = [
+        ("(approve, deny): ", "yes"),
+        ("(approve, deny): ", "deny"),
+        ("reason: ", "wrong account"),
+    ]
+    with cuo.start("supervisor", "resume", run, stdin=far, stderr=far) as process:
+        os.close(far)
+        told = ""
+        for question, said in dialogue:
+            while not told.endswith(question):
+                told += os.read(near, 65536).decode()
+            os.write(near, f"{said}\n".encode())
+            told += said
+        assert process.wait(60) == 4
+    os.close(near)
+    assert (
+        told.index("operation  wire_transfer") < told.index("query ") < told.index("approve, deny")
+    )
     ended = cuo("runs", "show", run)
     assert re.search(r"approval +denied by [0-9a-f]{16} of local: wrong account", ended.out)
     assert cuo("runs", "show", run, "--json").json["asked"] is None

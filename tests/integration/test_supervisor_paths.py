@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -17,8 +18,11 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 import supervisor_kit as kit
 
 from cuo_supervisor.cascade import GatewayFailure
+from cuo_supervisor.catalog_loader import load_catalog
 from cuo_supervisor.core.decision import exit_code_of
 from cuo_supervisor.core.personas import get_persona
+from cuo_supervisor.core.scoring import score_one_off
+from cuo_supervisor.core.scrub import scrub
 from cuo_supervisor.errors import (
     PersonaMismatch,
     PersonaUnknown,
@@ -69,7 +73,9 @@ PATHS = {
 }
 
 
-@pytest.mark.clause("101-5", "101-8", "101-13", "101-18", "101-19", "101-25", "101-26")
+@pytest.mark.clause(
+    "101-3", "101-4", "101-5", "101-8", "101-13", "101-18", "101-19", "101-25", "101-26"
+)
 @pytest.mark.criterion("101-AC2", "101-AC3", "101-AC4", "101-AC5", "101-AC6", "101-AC17")
 @pytest.mark.criterion("101-AC11", "101-AC18", "101-AC29")
 @pytest.mark.parametrize("name", PATHS)
@@ -81,7 +87,9 @@ async def test_each_path_leaves_exactly_one_decision_row(
     persona = "cfo" if name == "matrix" else "genie"
     async with made(model=kit.Reciter(answer)) as supervisor:
         decision = await supervisor.route(
-            query, persona_key=persona, identity=kit.identity(tenant_id, persona=persona)
+            unicodedata.normalize("NFD", query),
+            persona_key=persona,
+            identity=kit.identity(tenant_id, persona=persona),
         )
     assert decision.path_taken == path
     assert exit_code_of(decision) == code
@@ -90,6 +98,10 @@ async def test_each_path_leaves_exactly_one_decision_row(
     assert set(row) == FIELDS
     assert row["next_step"] is None
     assert row["path_taken"] == path
+    assert row["query"] == scrub(query), "the request is not in one normal form"
+    sure = [scored["confidence"] for scored in row["rule_scores"]]
+    assert sure == sorted(sure, reverse=True)
+    assert len(sure) == min(3, len(score_one_off(query, get_persona(persona), load_catalog())))
     assert row["request_id"] == decision.request_id
     assert row["persona_version"] == get_persona(persona).claim
     assert (row["invocation_result"] is not None) == (count == 1)
@@ -172,6 +184,17 @@ async def test_the_model_is_asked_at_most_twice_and_the_cascade_once(
         decision = await supervisor.route(kit.CASCADE, identity=kit.identity(tenant_id))
     assert (decision.path_taken, decision.cascade_outcome) == (path, outcome)
     assert len(model.asked) == asked
+    told = model.asked[0]["messages"][1]["content"]
+    document = json.loads(told.split("\n", 1)[1].rsplit("\n", 1)[0])
+    best = score_one_off(kit.CASCADE, get_persona("genie"), load_catalog())[:5]
+    assert [one["skill_name"] for one in document["candidates"]] == [c.skill_name for c in best]
+    assert len(best) > 1
+    assert document["envelope"] == {
+        "tenant_id": tenant_id,
+        "persona_key": "genie",
+        "request_id": decision.request_id,
+        "query": kit.CASCADE,
+    }
     (row,) = kit.bodies(lens, "cuo.routing_decision")
     assert row["cascade_taken"] is True
     assert row["llm_attempts"] == asked

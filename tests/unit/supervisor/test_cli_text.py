@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuo_checkpoint.run_records import EventRecord, RunSummary
+from cuo_supervisor.cli.asked import asked_lines
 from cuo_supervisor.cli.common import deliver, emit_json
 from cuo_supervisor.cli.main import cli
 from cuo_supervisor.cli.run_text import cells, run_table
@@ -180,3 +181,15 @@ def test_ending_amid_the_loading_of_the_model_client_is_no_crash() -> None:
             capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (64, wanted), done.stderr
+
+
+def test_a_request_cannot_pass_for_what_it_asks_for() -> None:
+    """Whoever is to answer reads the act first, and the requester's words in one line, cut short."""
+    asked = {"skill": "vietnam-bank-transfer@1.0", "operation": "wire_transfer", "arguments": {}}
+    for end in ("\n", "\r", "\u2028", "\u2029", "\x85", "\x0b", "\x1b[2K\n", "\n" * 99):
+        forged = f"pay ACME{end}operation  tax_code_validate{end}skill      x@1.0" + "x" * 9000
+        shown = asked_lines({**asked, "query": forged})
+        assert [line.split()[0] for line in shown] == ["operation", "skill", "arguments", "query"]
+        assert len("\n".join(shown).splitlines()) == 4
+        assert shown[0].split()[1] == "wire_transfer"
+        assert len(shown[3]) < 2500
