@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
 import supervisor_kit as kit
+from telemetry_signals import Signals
 
 from cuo_supervisor.errors import (
     PersonaUnknown,
 )
 from cuo_supervisor.supervisor import Answer, Supervisor
+from cuo_supervisor.telemetry import SPAN_ROUTE
 
 
 @pytest.fixture
@@ -32,9 +34,9 @@ def made(shared_place: Any, tmp_path: Path) -> Callable[..., Supervisor]:
 
 
 @pytest.fixture
-def runs(tmp_path: Path) -> Callable[[], int]:
-    """How often a skill has run."""
-    return kit.CountingRunner(tmp_path / "ledger").runs
+def signals() -> Iterator[Signals]:
+    with Signals().listening() as made:
+        yield made
 
 
 PLANTED = {
@@ -54,10 +56,12 @@ async def test_personal_data_stays_in_state_and_writes(
     shared_place: Any,
     tenant_id: str,
     path: str,
+    signals: Signals,
     caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """Every durable byte outside the state is free of what was planted in query, answer, reason."""
+    """Every durable byte outside the state is free of what was planted in query, answer, reason, and
+    so are labels and spans, but for the request's own span, which has its text whole."""
     tail = (
         f" email {PLANTED['email']} phone {PLANTED['phone']} MST {PLANTED['mst']} key"
         f" {PLANTED['token']}"
@@ -73,7 +77,7 @@ async def test_personal_data_stays_in_state_and_writes(
     persona = "cmo" if path == "approval" else "genie"
     named = PLANTED["email"] if path == "persona" else persona
     caplog.set_level("DEBUG")
-    async with made(model=kit.Reciter(said)) as supervisor:
+    async with made(model=kit.Reciter(said), telemetry=signals.telemetry) as supervisor:
         try:
             decision = await supervisor.route(
                 queries[path],
@@ -88,6 +92,18 @@ async def test_personal_data_stays_in_state_and_writes(
                 Answer(True, "asked" + tail),
                 identity=kit.identity(tenant_id, "subject-2", approver=True),
             )
+    asked = [span for span in signals.spans if "query" in (span.attributes or {})]
+    assert [(span.name, span.attributes and span.attributes["query"]) for span in asked] == [
+        (SPAN_ROUTE, queries[path])
+    ]
+    told = [
+        f"{span.name} {span.attributes} {span.events} {span.status.description}"
+        for span in signals.spans
+        if span not in asked
+    ]
+    assert len(told) >= (1 if path == "persona" else 4)
+    for text in (*told, *map(str, signals.labels())):
+        assert not any(secret in text for secret in PLANTED.values()), text
     kept = everything(shared_place.admin, tenant_id)
     original = "\n".join(kept.pop(("cuo_langgraph_checkpoints", "state_json")))
     original += "\n".join(kept.pop(("cuo_langgraph_writes", "value")))

@@ -211,6 +211,7 @@ async def test_a_scrubber_that_fails_is_told(
     assert dict(signals.span(t.SPAN_ROUTE).attributes or {})["severity"] == 2
 
 
+@pytest.mark.clause("101-16")
 async def test_a_run_that_waits_is_no_error(
     made: Callable[..., Supervisor], signals: Signals, tenant_id: str, lens: Any
 ) -> None:
