@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import pty
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,6 +19,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
+from forked_commands import Shell, imported
 from loopback_gateway import LoopbackGateway
 from supervisor_kit import AUTO, CASCADE, DESTRUCTIVE, MATRIX
 
@@ -29,6 +32,19 @@ pytestmark = pytest.mark.slow
 def gateway() -> Iterator[LoopbackGateway]:
     with LoopbackGateway() as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def model_server() -> Iterator[socket.socket]:
+    """Commands forked from it find the model client's modules imported."""
+    with imported("--model-client") as server:
+        yield server
+
+
+@pytest.fixture
+def asking(cuo: Shell, model_server: socket.socket) -> Shell:
+    """As `cuo`, for requests that reach the gateway."""
+    return dataclasses.replace(cuo, server=model_server)
 
 
 @pytest.mark.clause("101-2", "101-13", "101-22", "101-25")
@@ -83,20 +99,22 @@ def test_a_tax_code_is_checked_by_the_real_skill(cuo: Any, mst: str, valid: bool
     ],
 )
 def test_the_published_requests(
-    cuo: Any, query: str, persona: str, code: int, facts: dict[str, Any]
+    asking: Shell, query: str, persona: str, code: int, facts: dict[str, Any]
 ) -> None:
     """Each ends with its exit code and says why."""
-    said = cuo.route(query, "--persona", persona, "--json")
+    said = asking.route(query, "--persona", persona, "--json")
     assert said.code == code
     assert said.json.items() >= facts.items()
 
 
 @pytest.mark.clause("101-6", "101-15")
 @pytest.mark.criterion("101-AC4", "101-AC31")
-def test_an_unclear_request_goes_through_the_gateway(cuo: Any, gateway: LoopbackGateway) -> None:
+def test_an_unclear_request_goes_through_the_gateway(
+    asking: Shell, gateway: LoopbackGateway
+) -> None:
     """cascade_then_auto, a draft, the caller's trace on the wire; one remark and no warnings."""
     trace = "0af7651916cd43dd8448eb211c80319c"
-    said = cuo.route(
+    said = asking.route(
         CASCADE,
         "--json",
         "--traceparent",
@@ -114,10 +132,10 @@ def test_an_unclear_request_goes_through_the_gateway(cuo: Any, gateway: Loopback
 
 @pytest.mark.clause("101-6", "101-22")
 @pytest.mark.criterion("101-AC8", "101-AC27")
-def test_a_slow_model_ends_in_alternatives_and_75(cuo: Any, gateway: LoopbackGateway) -> None:
+def test_a_slow_model_ends_in_alternatives_and_75(asking: Shell, gateway: LoopbackGateway) -> None:
     """Three seconds, then a person is asked."""
     gateway.mode = "delay"
-    said = cuo.route(CASCADE, env={"CYBEROS_AI_GATEWAY_URL": gateway.url})
+    said = asking.route(CASCADE, env={"CYBEROS_AI_GATEWAY_URL": gateway.url})
     assert said.code == 75
     assert "candidates" in said.out
     assert "timeout" in said.out
@@ -268,22 +286,22 @@ def newest_run(cuo: Any) -> str:
 
 
 @pytest.mark.clause("101-12", "101-22")
-def test_ctrl_c_in_the_cascade_can_be_continued(cuo: Any, gateway: LoopbackGateway) -> None:
+def test_ctrl_c_in_the_cascade_can_be_continued(asking: Shell, gateway: LoopbackGateway) -> None:
     """130 at once; `continue` asks again and ends the run with one decision."""
     gateway.mode = "hang"
     env = {"CYBEROS_AI_GATEWAY_URL": gateway.url}
-    process = cuo.start("supervisor", "route", "--query", CASCADE, env=env)
+    process = asking.start("supervisor", "route", "--query", CASCADE, env=env)
     _until(lambda: len(gateway.requests) == 1)
     process.send_signal(signal.SIGINT)
-    said = cuo.end(process)
+    said = asking.end(process)
     assert said.code == 130
     assert "continue" in said.err
-    run = newest_run(cuo)
+    run = newest_run(asking)
     gateway.mode = "ok"
-    after = cuo("supervisor", "continue", run, "--json", env=env)
+    after = asking("supervisor", "continue", run, "--json", env=env)
     assert after.code == 0
     assert after.json["path_taken"] == "cascade_then_auto"
-    _one_decision(cuo, run)
+    _one_decision(asking, run)
 
 
 @pytest.mark.clause("101-7", "101-12")

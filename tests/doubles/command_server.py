@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 
-# What commands load anyway; the model client is left out, since loading it is announced.
+# What commands load anyway. The model client is heavy, and most need none: see below.
 import cuo_checkpoint.archive_cli
 import cuo_checkpoint.gauges
 import cuo_checkpoint.local
@@ -29,6 +29,7 @@ import cuo_supervisor.cli.supervisor_cmd
 import cuo_supervisor.compose  # noqa: F401
 from cuo_checkpoint.archive_entry import main as archive
 from cuo_supervisor.cli.entry import main as cyberos_cuo
+from cuo_supervisor.gateway_provider import ENVIRONMENT
 
 PROGRAMS = {"cyberos-cuo": cyberos_cuo, "cuo-archive": archive}
 
@@ -77,6 +78,9 @@ def serve(requests: socket.socket) -> None:
 
 
 if __name__ == "__main__":
+    if "--model-client" in sys.argv:
+        os.environ.update(ENVIRONMENT)
+        import litellm  # noqa: F401
     gc.collect()
     gc.freeze()  # no command walks through what was imported
     serve(socket.socket(fileno=os.dup(0)))

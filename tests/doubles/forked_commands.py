@@ -151,10 +151,10 @@ class Shell:
 
 
 @contextlib.contextmanager
-def imported() -> Iterator[socket.socket]:
-    """A process that has imported the command already."""
+def imported(*options: str) -> Iterator[socket.socket]:
+    """A process that has imported the command already; see `command_server.py`."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with subprocess.Popen([sys.executable, SERVER], stdin=far) as process:
+    with subprocess.Popen([sys.executable, SERVER, *options], stdin=far) as process:
         far.close()
         yield near
         near.close()
