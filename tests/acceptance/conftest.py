@@ -17,7 +17,7 @@ from cuo_supervisor.identity import LOCAL_IDENTITY
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from forked_commands import Shell
+from forked_commands import Shell, imported
 from skill_catalog import catalog_running
 
 
@@ -31,6 +31,13 @@ def data_dir() -> Iterator[Path]:
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def model_server() -> Iterator[socket.socket]:
+    """Commands forked from it find the model client's modules imported."""
+    with imported("--model-client") as server:
+        yield server
 
 
 @pytest.fixture

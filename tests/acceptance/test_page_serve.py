@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import socket
@@ -21,7 +19,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from served import CUO, Served
+from forked_commands import Shell
+from served import Served
 
 CHROMIUM = next(
     (
@@ -35,20 +34,20 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)> \u202e validate
 
 
 @pytest.fixture
-def served(open_tmp_path: Path) -> Iterator[Served]:
+def served(open_tmp_path: Path, model_server: socket.socket) -> Iterator[Served]:
     """A service of this test's own, which it may stop."""
-    made = Served(open_tmp_path / "data")
+    made = Served(open_tmp_path / "data", server=model_server)
     yield made
     if made.process.returncode is None:
         made.stop()
 
 
 @pytest.fixture(scope="module")
-def shared() -> Iterator[Served]:
+def shared(model_server: socket.socket) -> Iterator[Served]:
     """One service for the tests that leave it running."""
     folder = Path(tempfile.mkdtemp(prefix="cuo-"))
     folder.chmod(0o711)
-    made = Served(folder / "data")
+    made = Served(folder / "data", server=model_server)
     yield made
     made.stop()
     shutil.rmtree(folder, ignore_errors=True)
@@ -80,8 +79,7 @@ def test_from_the_first_request_to_an_approval(served: Served) -> None:
         assert client.get(f"/v1/cuo/runs/{run}/verify").json()["ok"] is True
         assert "cuo_supervisor_route_total{" in client.get("/metrics").text
     assert served.stop() == 0
-    verified = served.cli("runs", "verify", run, "--json")
-    assert json.loads(verified.stdout)["ok"] is True
+    assert served.cli("runs", "verify", run, "--json").json["ok"] is True
     assert not any("Traceback" in line for line in served.said)
 
 
@@ -101,7 +99,7 @@ def test_a_request_in_flight_ends_before_the_process(served: Served) -> None:
     assert served.stop() == 0
     asking.join(30)
     assert answers[0]["invocation_result"]["exit_code"] == 0
-    listed = json.loads(served.cli("runs", "list", "--json").stdout)["runs"]
+    listed = served.cli("runs", "list", "--json").json["runs"]
     assert [run["state"] for run in listed] == ["closed", "closed"]
 
 
@@ -125,34 +123,24 @@ def test_other_names_for_this_machine_are_refused(shared: Served) -> None:
         (["--port", "x"], "not a valid integer"),
     ],
 )
-def test_what_serve_refuses(open_tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_what_serve_refuses(
+    open_tmp_path: Path, model_server: socket.socket, arguments: list[str], message: str
+) -> None:
     """A sentence and exit 64, before any database is started."""
-    done = subprocess.run(
-        [*CUO, "serve", *arguments],
-        env={"PATH": os.environ["PATH"], "CUO_DATA_DIR": str(open_tmp_path / "none")},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 64
-    assert message in done.stderr
+    cli = Shell({"CUO_DATA_DIR": str(open_tmp_path / "none")}, model_server)
+    said = cli("serve", *arguments)
+    assert said.code == 64
+    assert message in said.err
     assert not (open_tmp_path / "none").exists()
 
 
-def test_a_port_that_is_taken(open_tmp_path: Path) -> None:
+def test_a_port_that_is_taken(open_tmp_path: Path, model_server: socket.socket) -> None:
     """Told at once."""
+    cli = Shell({"CUO_DATA_DIR": str(open_tmp_path / "none")}, model_server)
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = subprocess.run(
-            [*CUO, "serve", "--port", str(taken.getsockname()[1])],
-            env={"PATH": os.environ["PATH"], "CUO_DATA_DIR": str(open_tmp_path / "none")},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-    assert done.returncode == 64
-    assert "in use" in done.stderr
+        said = cli("serve", "--port", str(taken.getsockname()[1]))
+    assert said.code == 64
+    assert "in use" in said.err
 
 
 def browse(folder: Path, url: str, *flags: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
-from forked_commands import Shell, imported
+from forked_commands import Shell
 from loopback_gateway import LoopbackGateway
 from supervisor_kit import AUTO, CASCADE, DESTRUCTIVE, MATRIX
 
@@ -32,13 +32,6 @@ pytestmark = pytest.mark.slow
 def gateway() -> Iterator[LoopbackGateway]:
     with LoopbackGateway() as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-def model_server() -> Iterator[socket.socket]:
-    """Commands forked from it find the model client's modules imported."""
-    with imported("--model-client") as server:
-        yield server
 
 
 @pytest.fixture

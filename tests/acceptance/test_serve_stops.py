@@ -46,7 +46,7 @@ def decisions(cuo: Shell, run: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_late_runs_are_cancelled_and_continued(
-    open_tmp_path: Path, command_server: socket.socket
+    open_tmp_path: Path, model_server: socket.socket
 ) -> None:
     """One amid its skill, one amid the model's answer: 503 to both callers, exit 0, and `continue`
     ends each with its one decision, running no skill twice."""
@@ -57,6 +57,7 @@ def test_late_runs_are_cancelled_and_continued(
             open_tmp_path / "data",
             "--shutdown-seconds",
             "1",
+            server=model_server,
             CUO_CATALOG=str(catalog_running(open_tmp_path / "catalog", SLOW_SKILL)),
             CYBEROS_AI_GATEWAY_URL=gateway.url,
         )
@@ -83,7 +84,7 @@ def test_late_runs_are_cancelled_and_continued(
             assert "supervisor continue" in said["detail"]
         assert not any("Traceback" in line for line in served.said)
         gateway.mode = "ok"
-        cuo = Shell(served.env, command_server)
+        cuo = served.cli
         listed = cuo("runs", "list", "--json").json["runs"]
         assert [(run["outcome"], run["decision"]) for run in listed] == [("run_failed", None)] * 2
         in_cascade, in_skill = (run["ulid"] for run in listed)

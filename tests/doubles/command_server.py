@@ -26,7 +26,7 @@ import cuo_supervisor.cli.doctor_cmd
 import cuo_supervisor.cli.main
 import cuo_supervisor.cli.runs_cmd
 import cuo_supervisor.cli.supervisor_cmd
-import cuo_supervisor.compose  # noqa: F401
+import cuo_supervisor.compose
 from cuo_checkpoint.archive_entry import main as archive
 from cuo_supervisor.cli.entry import main as cyberos_cuo
 from cuo_supervisor.gateway_provider import ENVIRONMENT
@@ -81,6 +81,9 @@ if __name__ == "__main__":
     if "--model-client" in sys.argv:
         os.environ.update(ENVIRONMENT)
         import litellm  # noqa: F401
+
+        import cuo_supervisor.cli.serve_cmd
+        import cuo_supervisor.http.app  # noqa: F401
     gc.collect()
     gc.freeze()  # no command walks through what was imported
     serve(socket.socket(fileno=os.dup(0)))

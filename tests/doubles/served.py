@@ -5,63 +5,49 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
+import socket
 import threading
 from pathlib import Path
 
 import pytest
+from forked_commands import Shell
 
-__all__ = ["CUO", "Served"]
-
-CUO = [sys.executable, "-c", "from cuo_supervisor.cli.main import main; main()"]
+__all__ = ["Served"]
 
 
 class Served:
-    """The running process and its address."""
+    """The running process and its address. With a `server` it is forked from that, see `Shell`."""
 
-    def __init__(self, data_dir: Path, *options: str, **env: str) -> None:
+    def __init__(
+        self, data_dir: Path, *options: str, server: socket.socket | None = None, **env: str
+    ) -> None:
         self.env = {
-            "PATH": os.environ["PATH"],
             "HOME": os.environ.get("HOME", "/"),
-            "LANG": "C.UTF-8",
             "CUO_DATA_DIR": str(data_dir),
             **env,
         }
-        self.process = subprocess.Popen(
-            [*CUO, "serve", "--port", "0", *options],
-            env=self.env,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stderr is not None
+        self.cli = Shell(self.env, server)
+        self.process = self.cli.start("serve", "--port", "0", *options)
         self.said: list[str] = []
         for line in self.process.stderr:
-            self.said.append(line)
+            self.said.append(line.decode())
             said = json.loads(line)  # every line is one event
             if said["event"] == "service.listening":
                 self.url = said["address"]
                 break
         else:
             pytest.fail(f"serve ended: {self.said}")
-        self._rest = threading.Thread(target=self.said.extend, args=[self.process.stderr])
+        self._rest = threading.Thread(target=self._listen)
         self._rest.start()
+
+    def _listen(self) -> None:
+        self.said.extend(line.decode() for line in self.process.stderr)
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         """Asks it to end; its exit code."""
         self.process.send_signal(how)
-        code = self.process.wait(60)
+        code: int = self.process.wait(60)
         self._rest.join(10)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        with self.process:
+            pass  # closes its streams
         return code
-
-    def cli(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*CUO, *arguments],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )

@@ -12,8 +12,6 @@ from hypothesis import HealthCheck, given, settings
 
 from cuo_supervisor.core.personas import get_persona
 
-schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed")
-
 OPERATIONS = [
     ("GET", "/v1/cuo/runs"),
     ("GET", "/v1/cuo/runs/{run_id}/checkpoints"),
@@ -29,6 +27,8 @@ OPERATIONS = [
 @pytest.fixture(scope="module")
 def document(api: Any) -> Any:
     """The document the service gives of itself."""
+    import schemathesis  # heavy, and every worker imports this module
+
     return schemathesis.openapi.from_url(f"{api.url}/v1/cuo/openapi.json")
 
 
