@@ -115,6 +115,8 @@ def verified(aged: AgedLog, tenant: str) -> list[RunVerification]:
     return []
 
 
+@pytest.mark.clause("102-4")
+@pytest.mark.criterion("102-AC12")
 @pytest.mark.parametrize("months", [83, 1, 0, -84, None])
 def test_the_floor_is_the_databases(aged: AgedLog, months: int | None) -> None:
     """Fewer than 84 months are refused by the functions themselves, however they are called."""

@@ -97,10 +97,36 @@ def test_a_state_of_five_megabytes_and_no_more(store: Store, lens: Any) -> None:
     assert (last["kind"], last["state_json"]) == ("run_failed", {"text": ""})
 
 
+PROMISED = {
+    "checkpoint_id": "uuid NOT NULL",
+    "tenant_id": "uuid NOT NULL",
+    "run_id": "uuid NOT NULL",
+    "parent_checkpoint_id": "uuid",
+    "node_name": "text",
+    "edge_from": "text",
+    "edge_to": "text",
+    "kind": "text NOT NULL",
+    "state_json": "jsonb NOT NULL",
+    "trace_id": "character(32) NOT NULL",
+    "created_at": "timestamp with time zone NOT NULL DEFAULT now()",
+}
+
+
+@pytest.mark.clause("102-3")
 @pytest.mark.criterion("102-AC16")
 def test_a_runs_rows_are_found_by_index(shared_place: Any) -> None:
-    """The table and each of its months carry the index on tenant, run and time."""
+    """The table has the promised columns, is cut by time, and it and each of its months carry the
+    index on tenant, run and time."""
     with psycopg.connect(shared_place.admin) as conn:
+        columns = conn.execute(
+            "SELECT a.attname, concat_ws(' ', format_type(a.atttypid, a.atttypmod),"
+            " CASE WHEN a.attnotnull THEN 'NOT NULL' END, 'DEFAULT ' || pg_get_expr(d.adbin, d.adrelid))"
+            " FROM pg_attribute a LEFT JOIN pg_attrdef d ON (d.adrelid, d.adnum) = (a.attrelid, a.attnum)"
+            " WHERE a.attrelid = 'cuo_langgraph_checkpoints'::regclass AND a.attnum > 0"
+        ).fetchall()
+        assert PROMISED.items() <= dict(columns).items()
+        cut = "SELECT pg_get_partkeydef('cuo_langgraph_checkpoints'::regclass)"
+        assert conn.execute(cut).fetchone() == ("RANGE (created_at)",)
         missing = conn.execute(
             "SELECT c.relname FROM pg_class c WHERE (c.relname = 'cuo_langgraph_checkpoints'"
             " OR c.oid IN (SELECT inhrelid FROM pg_inherits"

@@ -77,7 +77,7 @@ PATHS = {
     "101-3", "101-4", "101-5", "101-8", "101-13", "101-18", "101-19", "101-25", "101-26"
 )
 @pytest.mark.criterion("101-AC2", "101-AC3", "101-AC4", "101-AC5", "101-AC6", "101-AC17")
-@pytest.mark.criterion("101-AC11", "101-AC18", "101-AC29")
+@pytest.mark.criterion("101-AC11", "101-AC16", "101-AC18", "101-AC29")
 @pytest.mark.parametrize("name", PATHS)
 async def test_each_path_leaves_exactly_one_decision_row(
     made: Any, lens: Any, tenant_id: str, runs: Any, name: str
@@ -98,6 +98,8 @@ async def test_each_path_leaves_exactly_one_decision_row(
     assert set(row) == FIELDS
     assert row["next_step"] is None
     assert row["path_taken"] == path
+    assert (row["cuo_state_v"], row["row_v"], row["tenant_id"]) == (1, 1, tenant_id)
+    assert lens.rows()[-1]["state_json"]["cuo_state_v"] == 1
     assert row["query"] == scrub(query), "the request is not in one normal form"
     sure = [scored["confidence"] for scored in row["rule_scores"]]
     assert sure == sorted(sure, reverse=True)

@@ -35,6 +35,7 @@ from cuo_supervisor import telemetry as t
 from cuo_supervisor import telemetry_names as names
 from cuo_supervisor import telemetry_sdk as sdk
 from cuo_supervisor.cascade import GatewayFailure
+from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.errors import PersonaUnknown, SupervisorError
 from cuo_supervisor.supervisor import Answer, Supervisor
 
@@ -87,6 +88,9 @@ async def test_one_trace_from_caller_to_skill(
     assert {row["trace_id"] for row in lens.rows(str(kit.run_of(decision)))} == {TRACE}
     said = dict(route.attributes or {})
     assert said["tenant_id"] == tenant_id
+    assert said["persona_key"] == "genie"
+    assert said["subject_id_hash16"] == subject_hash16(who.subject_id)
+    assert said["request_id"] == decision.request_id
     assert (said["path_taken"], said["outcome"], said["llm_used"], said["confidence"]) == (
         "cascade_then_auto",
         "success",

@@ -73,6 +73,7 @@ def test_unknown_names_give_none() -> None:
     assert get_operation("Wire_Transfer") is None
 
 
+@pytest.mark.clause("101-9")
 def test_no_destructive_operation_is_without_an_owner() -> None:
     """Every destructive operation stands in some role's matrix."""
     owned = {name for persona in PERSONAS.values() for name in persona.defer_to_human_matrix}
