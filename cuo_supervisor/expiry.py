@@ -13,7 +13,7 @@ from typing import Any, Final
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.errors import DataError, UsageError
-from cuo_supervisor.identity import Identity
+from cuo_supervisor.identity import EXPIRY_ISSUER, Identity
 from cuo_supervisor.ports import Store
 from cuo_supervisor.snapshots import find_catalog
 
@@ -31,9 +31,6 @@ __all__ = [
 
 APPROVAL_SECONDS: Final = 24 * 3600
 """A waiting run's answer counts for 24 hours from the request."""
-
-EXPIRY_ISSUER: Final = "cuo:expiry"
-"""Who an answer is from that the clock gave. No token's issuer: those are URLs of the operator's."""
 
 _REASON_MAX: Final = 2000
 _NS: Final = 1_000_000_000

@@ -23,6 +23,7 @@ from cuo_supervisor.errors import (
 from cuo_supervisor.jwks import KeySource, key_source
 
 __all__ = [
+    "EXPIRY_ISSUER",
     "LOCAL_IDENTITY",
     "LOCAL_ISSUER",
     "LOCAL_TENANT_ID",
@@ -30,6 +31,7 @@ __all__ = [
     "ROLE_AGENT_PERSONA",
     "ROLE_APPROVER",
     "SYSTEM_TENANT_ID",
+    "UNKNOWN_ISSUER",
     "Identity",
     "PersonaLike",
     "RejectionReason",
@@ -41,6 +43,12 @@ __all__ = [
 ROLE_AGENT_PERSONA: Final = "agent-persona"
 ROLE_APPROVER: Final = "cuo-approver"
 LOCAL_ISSUER: Final = "local"
+EXPIRY_ISSUER: Final = "cuo:expiry"
+"""Who an answer is from that the clock gave."""
+UNKNOWN_ISSUER: Final = "unknown"
+"""A requester's issuer in runs that began before it was kept, when somebody else ends them."""
+_NO_TOKENS: Final = frozenset({LOCAL_ISSUER, EXPIRY_ISSUER, UNKNOWN_ISSUER})
+"""What rows say where no token vouched for anybody; nobody may pass for one of these."""
 LOCAL_TENANT_ID: Final = "6c6f6361-6c00-8000-8000-000000000001"
 """The one tenant of local mode: a version 8 (custom) UUID that spells "local", so that it is
 recognised in exports and is minted by nobody. Tokens that claim it are refused."""
@@ -119,7 +127,7 @@ class TokenVerifier:
     """Turns a bearer token into an Identity. Safe to share between threads.
 
     Raises ConfigError when `jwks` is neither a file that exists nor an acceptable address, or
-    issuer or audience is empty. An issuer named "local" is refused, since audit rows use it.
+    issuer or audience is empty. An issuer named like one of the rows' own words is refused.
     """
 
     def __init__(
@@ -132,8 +140,11 @@ class TokenVerifier:
         cooldown_s: float = 30.0,
         failure_cooldown_s: float = 5.0,
     ) -> None:
-        if not issuer or not audience or issuer == LOCAL_ISSUER:
-            raise ConfigError("CUO_JWT_ISSUER and CUO_JWT_AUDIENCE must be set; 'local' is taken")
+        if not issuer or not audience or issuer in _NO_TOKENS:
+            taken = ", ".join(sorted(_NO_TOKENS))
+            raise ConfigError(
+                f"CUO_JWT_ISSUER and CUO_JWT_AUDIENCE must be set; no issuer is called {taken}"
+            )
         if not 0 <= leeway_s <= 300:
             raise ConfigError("the leeway for clocks must be 0 to 300 seconds")
         self._keys: KeySource = key_source(

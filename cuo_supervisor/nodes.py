@@ -165,12 +165,14 @@ async def invoke(
         if chosen is None:
             return {"gate": None}
         skill_name, arguments = chosen
-        if context.catalog.snapshot_hash != state["catalog_snapshot_hash"]:
-            # What was scored, and what a person may have approved or denied, is not what would
-            # run now; under other manifests even the gates below could say something else.
+        persona = get_persona(state["persona_key"])
+        in_service = context.catalog.snapshot_hash, persona.claim
+        if in_service != (state["catalog_snapshot_hash"], state["persona_version"]):
+            # What was scored, and what a person may have approved or denied, is not what would run
+            # now; under other manifests or another matrix even the gates below could say otherwise.
             return {"gate": _outdated(context.answered)}
         manifest = context.catalog.get(skill_name)
-        verdict = decide_gate(get_persona(state["persona_key"]), manifest)
+        verdict = decide_gate(persona, manifest)
         gate: Update = {"kind": verdict.kind, "operation": verdict.operation}
         context.telemetry.note(skill_name=skill_name, gate=verdict.kind)
         if verdict.kind == "persona_defer_matrix":
@@ -261,8 +263,8 @@ async def record(state: GraphState, runtime: Runtime[NodeContext]) -> Update:
 
 
 def _outdated(given: Answered | None) -> Update:
-    """The gate of a run whose catalogue changed. Whoever answered it is told of all the same, and
-    an approval that ran out has run out under any catalogue."""
+    """The gate of a run whose catalogue or persona changed. Whoever answered it is told of all the
+    same, and an approval that ran out has run out under any catalogue."""
     if given is None:
         return {"kind": "catalog_changed", "operation": None}
     if given.answer.get("expired"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Interrupt
@@ -16,13 +16,10 @@ from cuo_supervisor.errors import (
     PersonaVersionMismatch,
     SupervisorError,
 )
-from cuo_supervisor.identity import Identity
+from cuo_supervisor.identity import UNKNOWN_ISSUER, Identity
 from cuo_supervisor.ports import Answered
 
 __all__ = ["answered", "config_of", "gate_of_interrupt", "rejection_error", "requester_issuer"]
-
-UNKNOWN_ISSUER: Final = "unknown"
-"""A requester's issuer in runs that began before it was kept, when somebody else ends them."""
 
 
 def config_of(identity: Identity, run_id: uuid.UUID, trace_id: str | None) -> RunnableConfig:

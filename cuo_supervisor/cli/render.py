@@ -27,7 +27,7 @@ _REASONS = {
     "approval_denied": "a person denied it",
     "approval_expired": "the approval came too late",
     "operation_unknown": "the skill names no registered operation, so it never runs on its own",
-    "catalog_changed": "the catalogue is no longer the one this was decided with; ask again",
+    "catalog_changed": "catalogue or persona is no longer the one this was decided with; ask again",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",
 }
 

@@ -26,6 +26,7 @@ from cuo_supervisor.core.arguments import validate_arguments
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.decision import exit_code_of
+from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.core.prompt import AnswerProblem
 from cuo_supervisor.errors import (
     DataError,
@@ -268,6 +269,25 @@ async def test_an_edited_catalogue_runs_nothing_that_was_decided_before(
     assert runs() == 0
     (row,) = kit.bodies(lens, "cuo.routing_decision")
     assert row["catalog_changed"] is True
+    assert row["approval"]["reason"] == verdict.reason
+
+
+@pytest.mark.parametrize("verdict", [YES, NO])
+async def test_another_version_of_the_persona_runs_nothing_that_was_decided_before(
+    made: Any, lens: Any, tenant_id: str, runs: Any, verdict: Answer, monkeypatch: Any
+) -> None:
+    """A release between question and answer brought the role another matrix: no answer runs it."""
+    async with made() as supervisor:
+        run_id = await wait_for_approval(supervisor, tenant_id)
+        loosened = replace(get_persona("cmo"), version="9.9.9", defer_to_human_matrix=("x",))
+        monkeypatch.setattr("cuo_supervisor.nodes.get_persona", lambda key: loosened)
+        decision = await supervisor.resume(
+            run_id, verdict, identity=kit.identity(tenant_id, "subject-2", approver=True)
+        )
+    assert (decision.reason, decision.routed, runs()) == ("catalog_changed", False, 0)
+    assert decision.persona_version == get_persona("cmo").claim
+    (row,) = kit.bodies(lens, "cuo.routing_decision")
+    assert (row["reason"], row["catalog_changed"]) == ("catalog_changed", False)
     assert row["approval"]["reason"] == verdict.reason
 
 

@@ -587,9 +587,16 @@ def test_sources_that_are_refused(source: str) -> None:
     assert "pw@" not in str(caught.value)
 
 
-@pytest.mark.parametrize("changes", [{"issuer": ""}, {"audience": ""}, {"issuer": "local"}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"issuer": ""},
+        {"audience": ""},
+        *({"issuer": word} for word in ("local", "cuo:expiry", "unknown")),
+    ],
+)
 def test_settings_that_are_refused(key_file: Path, changes: dict[str, str]) -> None:
-    """Issuer and audience are required, and nobody may pass for the local operator."""
+    """Issuer and audience are required, and nobody may pass for the local operator or the clock."""
     named = {"issuer": ISSUER, "audience": AUDIENCE, **changes}
     with pytest.raises(ConfigError):
         TokenVerifier(jwks=str(key_file), issuer=named["issuer"], audience=named["audience"])
