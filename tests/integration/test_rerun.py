@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -72,9 +71,12 @@ class House:
 
     def die(self, query: str, *, what: str = "route") -> None:
         """Does it in a process of its own, whose skill kills it."""
-        job = [self.dsn, self.tenant, str(self.ledger), str(self.run_id), what, query]
-        done = subprocess.run([sys.executable, __file__, *job], check=False, timeout=60)
-        assert done.returncode == -signal.SIGKILL
+        fork = multiprocessing.get_context("fork")
+        job = (self.dsn, self.tenant, str(self.ledger), str(self.run_id), what, query)
+        child = fork.Process(target=lambda: asyncio.run(main(*job)))
+        child.start()
+        child.join(60)
+        assert child.exitcode == -signal.SIGKILL
 
     async def carry_on(self, *, rerun: bool) -> Any:
         async with self.supervisor:
@@ -184,7 +186,3 @@ async def main(dsn: str, tenant: str, ledger: str, run_id: str, what: str, query
             await made.supervisor.carry_on(
                 made.run_id, identity=made.who("operator"), rerun_idempotent=True
             )
-
-
-if __name__ == "__main__":
-    asyncio.run(main(*sys.argv[1:]))

@@ -265,7 +265,7 @@ def _seal_in_child(dsn: str, folder: str, secret: str, tenant: uuid.UUID) -> Non
 
 
 def _child(place: Any, tmp_path: Path, tenant: uuid.UUID) -> Any:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     arguments = (place.auditor, str(tmp_path), RING.to_text(), tenant)
     return context.Process(target=_seal_in_child, args=arguments)
 
@@ -329,7 +329,7 @@ def test_killed_at_any_point(
 ) -> None:
     """Wherever a sealer is killed, the next one ends with one head over every run."""
     runs = {write(1) for _ in range(3)}
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")
     child = context.Process(
         target=_die_in_child,
         args=(shared_place.auditor, str(tmp_path), RING.to_text(), tenant, point),
