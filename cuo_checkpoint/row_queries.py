@@ -18,6 +18,7 @@ from sqlalchemy import (
     Select,
     Text,
     Uuid,
+    and_,
     column,
     func,
     literal,
@@ -50,6 +51,11 @@ _SMALL: Final = 2000
 
 _STATES: Final = {"state_json": "state", "langgraph": "langgraph"}
 _VALUE: Final = {"value": "value"}
+_WRITE: Final = (
+    *(getattr(PendingWriteRow, name) for name in digests.WRITE_COLUMNS),
+    PendingWriteRow.row_sha256,
+    PendingWriteRow.value,
+)
 
 _UUID: Final = postgresql.UUID(as_uuid=True)
 _TIME: Final = postgresql.TIMESTAMP(timezone=True)
@@ -111,6 +117,7 @@ def writes(
 
     By the table's key: it has no index on runs, and a thread may be long.
     """
+    spans = [span for _, _, span in wanted_at]
     wanted = _places(
         {
             "run_id": (_UUID, [run for run, _, _ in wanted_at]),
@@ -118,14 +125,18 @@ def writes(
             "checkpoint_ns": (Text(), [place[1] for _, place, _ in wanted_at]),
             "lg_checkpoint_id": (Text(), [place[2] for _, place, _ in wanted_at]),
         },
-        [span for _, _, span in wanted_at],
+        spans,
     )
     rows = (
-        _writes(tenant_id, wanted, [span for _, _, span in wanted_at])
+        select(*_WRITE)
         .where(
+            PendingWriteRow.tenant_id == tenant_id,
+            PendingWriteRow.thread_id == wanted.c.thread_id,
             PendingWriteRow.checkpoint_ns == wanted.c.checkpoint_ns,
             PendingWriteRow.lg_checkpoint_id == wanted.c.lg_checkpoint_id,
+            PendingWriteRow.run_id == wanted.c.run_id,
         )
+        .where(*_inside(PendingWriteRow.created_at, wanted, *_bounds(spans)))
         .where(*_of_size(large, PendingWriteRow.value))
         .offset(0)
         .lateral("found")
@@ -137,7 +148,10 @@ def writes_in_order(
     tenant_id: uuid.UUID, wanted_in: Sequence[tuple[uuid.UUID, str, Span | None]]
 ) -> Select[Any]:
     """The runs' pending writes in these threads (run, thread, span), at whatever checkpoint; run by
-    run and by seq."""
+    run and by seq.
+
+    Each thread is read once for all of its runs: it may hold many, and the table has no index on them.
+    """
     spans = [span for _, _, span in wanted_in]
     wanted = _places(
         {
@@ -146,23 +160,39 @@ def writes_in_order(
         },
         spans,
     )
-    rows = _writes(tenant_id, wanted, spans).offset(0).lateral("found")
-    found = select(rows).select_from(wanted).join(rows, literal(True))
+    names = sorted({thread for _, thread, _ in wanted_in})
+    threads = func.unnest(sql_cast(names, ARRAY(Text))).table_valued(
+        column("thread_id", Text), name="threads"
+    )
+    threads = threads.render_derived()
+    runs = sql_cast(sorted({run for run, _, _ in wanted_in}), ARRAY(_UUID))
+    low, high = _bounds(spans)
+    rows = (
+        select(*_WRITE)
+        .where(
+            PendingWriteRow.tenant_id == tenant_id,
+            PendingWriteRow.thread_id == threads.c.thread_id,
+            PendingWriteRow.run_id == func.any(runs),
+        )
+        .where(*([] if low is None else [PendingWriteRow.created_at.between(low, high)]))
+        .offset(0)
+        .lateral("found")
+    )
+    found = (
+        select(rows)
+        .select_from(threads)
+        .join(rows, literal(True))
+        .join(
+            wanted,
+            and_(
+                wanted.c.run_id == rows.c.run_id,
+                wanted.c.thread_id == rows.c.thread_id,
+                *_inside(rows.c.created_at, wanted, None, None),
+            ),
+        )
+    )
     order = ("seq", "checkpoint_ns", "lg_checkpoint_id", "task_id", "idx", "created_at")
     return _told(found, _VALUE, "run_id", *order)
-
-
-def _writes(tenant_id: uuid.UUID, wanted: Any, spans: Sequence[Span | None]) -> Select[Any]:
-    w = PendingWriteRow
-    return (
-        select(*(getattr(w, name) for name in digests.WRITE_COLUMNS), w.row_sha256, w.value)
-        .where(
-            w.tenant_id == tenant_id,
-            w.thread_id == wanted.c.thread_id,
-            w.run_id == wanted.c.run_id,
-        )
-        .where(*_inside(w.created_at, wanted, *_bounds(spans)))
-    )
 
 
 def tombstones(
