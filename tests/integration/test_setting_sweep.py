@@ -174,6 +174,7 @@ def evidence(to: dict[str, str], tenant: str, run: uuid.UUID, folder: Path) -> N
     assert retention.holds(to["cyberos_archiver"], tenant_id=uuid.UUID(tenant))
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(
     ("name", "value"), [(name, value) for name, values in HARMLESS.items() for value in values]
 )
