@@ -83,6 +83,8 @@ SYSTEM_TENANT_ID: Final = "00000000-0000-8000-8000-73797374656d"
 _NIL: Final = "00000000-0000-0000-0000-000000000000"
 _REQUIRED: Final = ["exp", "iat", "iss", "aud", "sub", "tenant_id"]
 _TEXT_MAX: Final = 256
+_CALENDAR_ENDS: Final = 253_402_300_800
+"""The year 10000, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,7 @@ class TokenVerifier:
                 leeway=self._leeway_s,
                 options={"require": _REQUIRED},
             )
-            if not _says_each_thing_once(token):
+            if not (_says_each_thing_once(token) and _tells_time(claims)):
                 _reject("malformed")
         except jwt.ExpiredSignatureError:
             _reject("expired")
@@ -263,9 +265,12 @@ def check_persona(identity: Identity, persona: PersonaLike) -> None:
 
 def _says_each_thing_once(token: str) -> bool:
     """False if header or claims hold a name twice, at any depth: readers disagree on which counts,
-    so who signed one may have checked another than who believes it."""
+    so who signed one may have checked another than who believes it.
+
+    Raises ValueError for what is not plain UTF-8, for the same reason: the library guesses.
+    """
     for part in token.split(".")[:2]:
-        text = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
+        text = base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)).decode("utf-8")
         try:
             json.loads(text, object_pairs_hook=unique)
         except DuplicateName:
@@ -273,9 +278,16 @@ def _says_each_thing_once(token: str) -> bool:
     return True
 
 
+def _tells_time(claims: dict[str, Any]) -> bool:
+    """False if a time is no number of seconds in the calendar; the library takes text for one too,
+    in any script's digits."""
+    times = [claims[name] for name in ("exp", "iat", "nbf") if name in claims]
+    return all(type(at) in (int, float) and 0 <= at < _CALENDAR_ENDS for at in times)
+
+
 def _roles(claim: Any) -> frozenset[str]:
     """A list of words, or one string of words with spaces between, as scopes are written."""
-    words = claim.split() if isinstance(claim, str) else claim
+    words = claim.split(" ") if isinstance(claim, str) else claim
     if not isinstance(words, list):
         return frozenset()
     return frozenset(word for word in words if isinstance(word, str) and _plain(word))

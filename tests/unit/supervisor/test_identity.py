@@ -189,6 +189,14 @@ NOW = int(time.time())
         ({"exp": None}, "claim_missing"),
         ({"exp": -1}, "expired"),
         ({"nbf": "soon"}, "malformed"),
+        ({"exp": str(NOW + 300)}, "malformed"),
+        ({"exp": "9_999_999_999"}, "malformed"),
+        ({"exp": "".join(chr(0x0660 + int(digit)) for digit in str(NOW + 300))}, "malformed"),
+        ({"exp": 10**4000}, "malformed"),
+        ({"exp": 1e300}, "malformed"),
+        ({"iat": str(NOW)}, "malformed"),
+        ({"iat": -5}, "malformed"),
+        ({"nbf": True}, "malformed"),
         ({"nbf": {"at": NOW}}, "malformed"),
         ({"iat": "now"}, "malformed"),
         ({"iss": ["https://auth.example"]}, "issuer"),
@@ -223,6 +231,8 @@ NOW = int(time.time())
         ({"roles": [["agent-persona"]]}, "role"),
         ({"roles": "Agent-Persona"}, "role"),
         ({"roles": "agent-persona,cuo-approver"}, "role"),
+        ({"roles": "agent-persona\u00a0cuo-approver"}, "role"),
+        ({"roles": "agent-persona\n"}, "role"),
     ],
 )
 def test_wrong_claims(verifier: TokenVerifier, changes: dict[str, Any], expected: str) -> None:
@@ -319,6 +329,22 @@ def test_a_name_said_twice_is_refused(verifier: TokenVerifier, header: str, payl
     signature = RSA.sign(b".".join(parts), padding.PKCS1v15(), hashes.SHA256())
     parts.append(base64.urlsafe_b64encode(signature).rstrip(b"="))
     assert reason(verifier, b".".join(parts).decode()) == "malformed"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_claims_in_another_encoding_are_refused(verifier: TokenVerifier, encoding: str) -> None:
+    """Well signed, but a reader that does not guess would see no claims in it."""
+
+    def sign(signed: bytes) -> bytes:
+        return RSA.sign(signed, padding.PKCS1v15(), hashes.SHA256())
+
+    head, body, _ = forged({"alg": "RS256", "kid": "r"}, claims(), sign).split(".")
+    for text, other in ((head, False), (body, True)):
+        plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().encode(encoding)
+        part = base64.urlsafe_b64encode(plain).rstrip(b"=").decode()
+        signed = f"{head}.{part}" if other else f"{part}.{body}"
+        tail = base64.urlsafe_b64encode(sign(signed.encode())).rstrip(b"=").decode()
+        assert reason(verifier, f"{signed}.{tail}") == "malformed"
 
 
 @pytest.mark.parametrize(
