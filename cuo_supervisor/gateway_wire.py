@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from .cascade import GatewayFailure, GatewayReply
+from .core.strict_json import unique
 from .errors import ConfigError
 
 __all__ = ["CHAT_PATH", "MAX_REPLY_BYTES", "WireCall", "check_base_url", "exchange"]
@@ -134,7 +135,7 @@ def _refusal(status: int) -> GatewayFailure | None:
 def _text_of(body: bytes, status: int) -> GatewayReply | GatewayFailure:
     """Take `choices[0].message.content` out of the envelope."""
     try:
-        envelope = json.loads(body)
+        envelope = json.loads(body, object_pairs_hook=unique)
     except (ValueError, RecursionError):
         return GatewayFailure("unusable_reply", status, "reply is not JSON")
     if not isinstance(envelope, dict):

@@ -1,4 +1,4 @@
-"""JSON whose objects name each member once, for what strangers send."""
+"""JSON whose objects name each member once, for what others send."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import time
 from collections.abc import Callable
 from typing import Final
@@ -16,6 +17,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cuo_supervisor.core.strict_json import DuplicateName, unique
 from cuo_supervisor.http.access_log import tell_response
 from cuo_supervisor.http.options import Options, is_loopback
 from cuo_supervisor.http.problems import Problem, problem_of, problem_response, unexpected
@@ -123,6 +125,8 @@ class Guard:
             # Two lengths: a proxy that believes the other one sees other requests than we do.
             refused = {"Connection": "close"}
             raise Problem(400, "invalid_argument", "a body has one length", headers=refused)
+        if len(headers.getlist("authorization")) > 1:
+            raise Problem(400, "invalid_argument", "a call has one Authorization header")
         if scope["method"] in _UNSAFE:
             _check_origin(headers, host)
             _check_type(headers, scope["path"])
@@ -149,6 +153,8 @@ class Guard:
                     more = message.get("more_body", False)
         except TimeoutError:
             raise Problem(408, "timeout", "the body did not arrive in time") from None
+        if scope["path"].startswith("/v1/"):
+            _check_json(body)
         given = False
 
         async def replay() -> Message:
@@ -181,6 +187,21 @@ def _check_type(headers: Headers, path: str) -> None:
     wanted = "application/json" if path.startswith("/v1/") else _FORM
     if given != wanted:
         raise Problem(415, "unsupported_media_type", f"send {wanted}")
+
+
+def _check_json(body: bytes) -> None:
+    """What a proxy or a filter read in a body is what counts here: each name once, in UTF-8.
+
+    Anything else that is wrong with it is the routes' to say.
+    """
+    try:
+        json.loads(body.decode("utf-8"), object_pairs_hook=unique)
+    except DuplicateName:
+        raise Problem(400, "invalid_argument", "the body names a member twice") from None
+    except UnicodeDecodeError:
+        raise Problem(400, "invalid_argument", "the body is not UTF-8") from None
+    except (ValueError, RecursionError):
+        return
 
 
 def _too_large(limit: int) -> Problem:

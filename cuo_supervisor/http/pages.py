@@ -277,7 +277,9 @@ async def _form(request: Request) -> dict[str, str]:
         )
     except ValueError:
         raise UsageError("the form cannot be read") from None
-    return {name: values[-1] for name, values in fields.items()}
+    if any(len(values) > 1 for values in fields.values()):
+        raise UsageError("the form names a field twice")
+    return {name: values[0] for name, values in fields.items()}
 
 
 def _check_form(session: Session, purpose: str, form: dict[str, str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import json
 import socket
 import threading
 import uuid
@@ -57,12 +58,25 @@ def test_of_many_approvals_at_once_one_counts(api: Any, tenant_id: str, token: A
 
 
 def test_who_asked_cannot_answer_whatever_the_way(api: Any, tenant_id: str, token: Any) -> None:
-    """403 with both roles, 404 from another tenant, and the run still waits."""
+    """403 with both roles, 404 from another tenant, 400 for an answer or a bearer that is said twice,
+    and the run still waits."""
     mine = token(
         tenant_id, roles=["agent-persona", "cuo-approver"], agent_persona=get_persona("coo").claim
     )
     run = waiting_run(api, mine)
     body = {"answer": "approve", "reason": "x"}
+    boss = token(tenant_id, "boss", roles=["cuo-approver"])
+    twice = b'{"answer":"deny","reason":"x","answer":"approve"}'
+    with api.client(boss) as client:
+        for content in (twice, json.dumps(body).encode("utf-16")):
+            said = client.post(
+                f"/v1/cuo/runs/{run}/resume",
+                content=content,
+                headers={"Content-Type": "application/json"},
+            )
+            assert (said.status_code, said.json()["error"]) == (400, "invalid_argument")
+        both = [("Authorization", f"Bearer {mine}"), ("Authorization", f"Bearer {boss}")]
+        assert client.get("/v1/cuo/runs", headers=both).status_code == 400
     with api.client(mine) as client:
         refused = client.post(f"/v1/cuo/runs/{run}/resume", json=body)
         assert (refused.status_code, refused.json()["error"]) == (403, "permission_denied")

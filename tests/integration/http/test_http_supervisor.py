@@ -209,6 +209,8 @@ def test_an_approver_alone_may_not_route(approver: httpx.Client) -> None:
         {"query": "x", "persona": ""},
         {"query": "x", "tenant_id": "mine"},
         {"query": "x", "record": "perhaps"},
+        {"query": "x", "record": "no"},
+        {"query": "x", "invoke": 0},
         {},
         [],
         None,
