@@ -99,8 +99,9 @@ async def test_each_path_leaves_exactly_one_decision_row(
     assert row["next_step"] is None
     assert row["path_taken"] == path
     assert (row["cuo_state_v"], row["row_v"], row["tenant_id"]) == (1, 1, tenant_id)
-    assert lens.rows()[-1]["state_json"]["cuo_state_v"] == 1
-    assert row["query"] == scrub(query), "the request is not in one normal form"
+    state = lens.rows()[-1]["state_json"]
+    assert (state["cuo_state_v"], state["query"]) == (1, query), "not in one normal form"
+    assert row["query"] == scrub(query)
     sure = [scored["confidence"] for scored in row["rule_scores"]]
     assert sure == sorted(sure, reverse=True)
     assert len(sure) == min(3, len(score_one_off(query, get_persona(persona), load_catalog())))
