@@ -286,6 +286,13 @@ class Server:
                 "a backtick, a backslash or a line break. Set CUO_DATA_DIR to another folder."
             )
         try:
+            str(self.data_dir).encode()
+        except UnicodeEncodeError:
+            raise StoreUnavailable(
+                "PostgreSQL cannot keep data in a folder whose name is not UTF-8. "
+                "Set CUO_DATA_DIR to another folder."
+            ) from None
+        try:
             self.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
             if self.engine.account.drop and reachable(self.data_dir, self.engine.account):
                 found = self.data_dir.stat()

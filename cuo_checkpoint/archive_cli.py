@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 import click
 
-from cuo_checkpoint import archive_log, evidence_cli, metrics_cli, retention_cli
-from cuo_checkpoint.cli_output import OutputLost, begun, deliver, emit_json, mute, remark
+from cuo_checkpoint import archive_help, archive_log, evidence_cli, metrics_cli, retention_cli
+from cuo_checkpoint.cli_output import OutputLost, begun, complain, deliver, emit_json, mute, remark
+from cuo_checkpoint.cli_text import in_utf8
 
 if TYPE_CHECKING:
     from cuo_checkpoint.archive import VerifyReport
@@ -71,27 +72,44 @@ def _main(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="cuo-archive", standalone_mode=False)
         return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        remark(error.ctx.get_help())
+        return USAGE
+    except click.UsageError as error:
+        complain(_misuse(error))
+        return USAGE
     except click.ClickException as error:
-        try:
-            error.show()
-        except OSError:
-            mute(2)
+        complain(error.format_message())
         return USAGE
     except (click.Abort, KeyboardInterrupt):
         # Nothing is left to tidy up: whoever asks again is not made to wait for the rest.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         if begun():
             mute(1)  # half a result, which whoever reads may no longer take
-        remark("Interrupted. What was done until then stays; it is safe to repeat the command.")
+        complain(
+            "interrupted; what was done until then stays, and it is safe to repeat the command"
+        )
         return INTERRUPTED
     except OutputLost as error:
-        remark(f"{str(error)[0].upper()}{str(error)[1:]}.")
+        complain(str(error))
         return OUTPUT_LOST
     except BrokenPipeError:
         mute(1)  # the reader has seen enough of the help
         return 0
     except Exception as error:
         return _failed(error, debug="--debug" in arguments)
+
+
+def _misuse(error: click.UsageError) -> str:
+    """A wrong call in a line, with where to read on."""
+    if isinstance(error, click.NoSuchOption) and error.ctx and error.ctx.parent:
+        first = error.ctx.find_root()
+        if any(error.option_name in param.opts for param in first.command.params):
+            command = error.ctx.command_path.partition(" ")[2]
+            shown = f"{first.command_path} {error.option_name} {command} ..."
+            return f"{error.option_name} stands before the command: {shown}"
+    hint = f"; see: {error.ctx.command_path} --help" if error.ctx else ""
+    return error.format_message().rstrip(".") + hint
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -101,6 +119,7 @@ def _main(arguments: list[str]) -> int:
 @click.option("--debug", is_flag=True, help="Show the traceback of a bug.")
 @click.option(
     "--log",
+    type=click.Path(),
     metavar="FILE",
     help="Append JSON events, one a line, to FILE; - makes standard error all events.",
 )
@@ -293,7 +312,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
     from cuo_checkpoint import errors
 
     if isinstance(error, Refused):
-        remark(str(error))
+        complain(str(error))
         return error.code
     usage = (
         errors.SettingInvalid,
@@ -308,18 +327,18 @@ def _failed(error: Exception, *, debug: bool) -> int:
         ((errors.StoreUnavailable, errors.SchemaNotReady, errors.ExportRefused), UNAVAILABLE),
     )
     if isinstance(error, errors.RetentionFailed):
-        remark(str(error))
+        complain(str(error))
         if _was_refused(error):
             return PERMISSION
         return BUSY if error.busy else UNAVAILABLE
     for kinds, code in codes:
         if isinstance(error, kinds):
-            remark(str(error))
+            complain(str(error))
             return PERMISSION if _was_refused(error) else code
     if debug:
         traceback.print_exception(error, file=sys.stderr)
-    remark(
-        f"This is a bug in cuo-archive ({type(error).__name__}, report {_report_id(error)}). "
+    complain(
+        f"this is a bug in cuo-archive ({type(error).__name__}, report {_report_id(error)}). "
         "Please report it with that id; repeat with --debug before the command for details."
     )
     return BUG
@@ -362,6 +381,7 @@ def _size(count: float) -> str:
 evidence_cli.add_to(cli, lambda local, role: _target(local, role))
 metrics_cli.add_to(cli, lambda local, role: _target(local, role))
 retention_cli.add_to(cli, lambda local, role: _target(local, role))
+archive_help.teach(in_utf8(cli))
 
 
 def run() -> NoReturn:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, TextIO
 
-import click
+from cuo_checkpoint.cli_output import complain
 
 __all__ = ["told"]
 
@@ -52,7 +52,7 @@ def told(stack: contextlib.ExitStack, arguments: Sequence[str], run: Callable[[]
         try:
             own = stack.enter_context(open(place, "a", encoding="utf-8"))  # noqa: SIM115 - closed by the stack
         except OSError as error:
-            click.echo(f"{place} cannot be written: {error.strerror}.", err=True)
+            complain(f"{place} cannot be written: {error.strerror}.")
             return _USAGE
     log = logging.getLogger("cuo_checkpoint.archive")
     stack.enter_context(logging_to(own, take_stderr=place == "-"))

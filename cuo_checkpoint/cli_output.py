@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-__all__ = ["OutputLost", "begun", "deliver", "emit_json", "mute", "remark"]
+__all__ = ["OutputLost", "begun", "complain", "deliver", "emit_json", "mute", "remark"]
 
 _told: set[str] = set()
 
@@ -65,6 +65,11 @@ def remark(text: str) -> None:
         click.echo(text, err=True)
     except OSError:
         mute(2)
+
+
+def complain(text: str) -> None:
+    """Why a command ends without its result."""
+    remark(f"error: {text}")
 
 
 def mute(fd: int) -> None:

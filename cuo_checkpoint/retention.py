@@ -218,10 +218,16 @@ def place_hold(
 ) -> uuid.UUID:
     """Keeps a run, or everything of a tenant, from being dropped. Returns the hold's id.
 
-    Waits for a drop that is under way. Raises RunUnknown when the tenant has no such run.
+    Waits for a drop that is under way. Raises RunUnknown when the tenant has no such run, or, where
+    none is named, nothing at all.
     """
-    with connected(dsn, schema) as conn:
-        row = conn.execute(_HOLD, [tenant_id, run_id, None, reason, by]).fetchone()
+    try:
+        with connected(dsn, schema) as conn:
+            row = conn.execute(_HOLD, [tenant_id, run_id, None, reason, by]).fetchone()
+    except RunUnknown:
+        if run_id is None:
+            raise RunUnknown(f"tenant {tenant_id} has nothing in this log") from None
+        raise
     return uuid.UUID(str((row or {})["id"]))
 
 

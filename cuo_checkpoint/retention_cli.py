@@ -122,19 +122,23 @@ def add_to(cli: click.Group, target: _Open) -> None:
         local: bool, hold_id: str, tenant: str, reason: str, by: str | None, as_json: bool
     ) -> None:
         """End a hold; the hold and its end both stay on record."""
-        from cuo_checkpoint import ids, retention
+        from cuo_checkpoint import errors, ids, retention
 
+        try:
+            held = ids.run_id_from_ulid(hold_id)
+        except errors.InvalidIdentifier:
+            raise click.UsageError("HOLD is no hold's id, as hold list prints it.") from None
         with target(local, "archiver") as place:
             retention.release_hold(
                 place.dsn,
                 ids.tenant_of(tenant),
-                ids.run_id_from_ulid(hold_id),
+                held,
                 reason=_words("--reason", reason),
                 by=by or getpass.getuser(),
                 schema=place.schema,
             )
         if as_json:
-            emit_json({"released": str(ids.run_id_from_ulid(hold_id))})
+            emit_json({"released": str(held)})
         else:
             deliver(f"released {hold_id}")
 
@@ -163,6 +167,8 @@ def add_to(cli: click.Group, target: _Open) -> None:
                 f"{one.hold_id}  tenant {one.tenant_id}  {what}  since {one.created_at:%Y-%m-%d} "
                 f"by {one.placed_by}{end}: {one.reason}"
             )
+        if not shown:
+            remark("No holds." if everything or not found else "No hold is in force; see --all.")
 
     @cli.command("rebuild-index")
     @click.option("--tenant", metavar="UUID", help="One tenant; else all.")

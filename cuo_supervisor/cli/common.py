@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FLUSH_SECONDS",
     "OutputLost",
-    "argument_text",
     "debug_option",
     "deliver",
     "emit_json",
@@ -153,14 +152,6 @@ def stdin_text(limit: int) -> str:
         raise UsageError("standard input is not valid UTF-8; check its encoding") from None
 
 
-def argument_text(text: str) -> str:
-    """An argument as UTF-8, also where the locale made something else of its bytes."""
-    try:
-        return os.fsencode(text).decode("utf-8")
-    except UnicodeError:
-        return text  # not UTF-8: whoever takes the text says so
-
-
 def run_uuid(text: str) -> Any:
     """A run named by UUID or by ULID. Raises UsageError."""
     from cuo_checkpoint.errors import InvalidIdentifier
@@ -169,8 +160,10 @@ def run_uuid(text: str) -> Any:
 
     try:
         return run_id_from_ulid(text.strip())
-    except InvalidIdentifier as error:
-        raise UsageError(f"RUN {error}; cyberos-cuo runs list shows them") from None
+    except InvalidIdentifier:
+        raise UsageError(
+            "RUN is neither a UUID nor a 26-character ULID; cyberos-cuo runs list shows them"
+        ) from None
 
 
 FLUSH_SECONDS: Final = 3.0

@@ -9,7 +9,10 @@ from click.shell_completion import CompletionItem, get_completion_class
 
 from cuo_supervisor.cli.common import debug_option, deliver
 
-__all__ = ["completion"]
+__all__ = ["PATHS", "complete_path", "complete_persona", "complete_skill", "completion"]
+
+PATHS = ("auto", "ask", "defer", "cascade_then_auto", "cascade_then_ask")
+"""What a decision's `path_taken` may be."""
 
 _EPILOG = """\b
 Examples:
@@ -69,5 +72,4 @@ def complete_skill(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionIt
 
 def complete_path(_ctx: Any, _param: Any, incomplete: str) -> list[CompletionItem]:
     """The paths a decision may take."""
-    names = ("auto", "ask", "defer", "cascade_then_auto", "cascade_then_ask")
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+    return [CompletionItem(name) for name in PATHS if name.startswith(incomplete)]

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from cuo_checkpoint.cli_text import in_utf8
 from cuo_supervisor.cli.common import mute
 from cuo_supervisor.cli.exits import MEANINGS, run_main
 
@@ -25,7 +26,11 @@ _COMMANDS: Final = {
         "supervisor",
         "Route a request; answer or continue a run.",
     ),
-    "runs": ("cuo_supervisor.cli.runs_cmd", "runs", "Read the log: list, show and verify runs."),
+    "runs": (
+        "cuo_supervisor.cli.runs_cmd",
+        "runs",
+        "Read the log: list, show, verify and export runs.",
+    ),
     "serve": ("cuo_supervisor.cli.serve_cmd", "serve", "Serve the HTTP API and the run pages."),
     "doctor": (
         "cuo_supervisor.cli.doctor_cmd",
@@ -51,7 +56,7 @@ class _Lazy(click.Group):
             return None
         module, attribute, _ = _COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
-        return command if isinstance(command, click.Command) else None
+        return in_utf8(command) if isinstance(command, click.Command) else None
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # The original imports every command to ask whether it is hidden.

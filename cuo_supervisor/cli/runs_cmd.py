@@ -6,6 +6,7 @@ import datetime as dt
 import re
 import shutil
 import sys
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -19,7 +20,12 @@ from cuo_supervisor.cli.common import (
     run_reader,
     run_uuid,
 )
-from cuo_supervisor.cli.completion_cmd import complete_path, complete_persona, complete_skill
+from cuo_supervisor.cli.completion_cmd import (
+    PATHS,
+    complete_path,
+    complete_persona,
+    complete_skill,
+)
 from cuo_supervisor.cli.exits import DATA
 from cuo_supervisor.cli.export_cmd import export_run
 from cuo_supervisor.cli.import_cmd import import_langgraph
@@ -139,7 +145,8 @@ def list_(watch: bool, every: float, as_json: bool, **asked: Any) -> int:
         return 0
     if not page.runs:
         narrowed = any(asked[name] for name in asked if name not in ("limit", "before"))
-        remark("no more runs" if asked["before"] else "no run fits" if narrowed else "no runs yet")
+        told = "no more runs" if asked["before"] else "no run fits" if narrowed else "no runs yet"
+        remark(told + _unknown_names(asked))
     else:
         deliver(run_table(page.runs, width=_width()))
     if page.next:
@@ -215,6 +222,18 @@ def verify(run: str, as_json: bool) -> int:
 
 runs.add_command(export_run)
 runs.add_command(import_langgraph)
+
+
+def _unknown_names(asked: Mapping[str, Any]) -> str:
+    """Filters that fit no run because nothing is called so; other graphs' runs have other names."""
+    from cuo_supervisor.core.personas import PERSONAS
+
+    personas = {name for p in PERSONAS.values() for name in (p.short, p.key)}
+    if asked["persona"] is not None and asked["persona"] not in personas:
+        return f"; --persona is none of {', '.join(PERSONAS)}"
+    if asked["path"] is not None and asked["path"] not in PATHS:
+        return f"; --path is none of {', '.join(PATHS)}"
+    return ""
 
 
 def _summary(reader: Any, run_id: Any, named: str) -> Any:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from cuo_supervisor.cli.common import (
-    argument_text,
     debug_option,
     deliver,
     emit_json,
@@ -112,7 +111,7 @@ def route(
         raise UsageError(
             "--invoke with --no-record would run a skill without a trace; drop one of them"
         )
-    text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else argument_text(query))
+    text = check_query(stdin_text(MAX_QUERY_BYTES) if query == "-" else query)
     settings = load_settings()
 
     async def ask(made: Any, identity: Any) -> Any:

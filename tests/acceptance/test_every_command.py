@@ -130,10 +130,21 @@ def test_every_command_takes_json() -> None:
 
 
 def test_every_command_teaches_by_example() -> None:
-    """`--help` of the operator's program ends with calls that can be typed."""
+    """`--help` ends with calls that can be typed."""
     for name, command in FOUND.items():
-        if name.startswith("cyberos-cuo"):
-            assert f"  {name}" in (command.epilog or ""), name
+        assert f"  {name}" in (command.epilog or ""), name
+
+
+def test_every_text_is_utf8() -> None:
+    """No command takes other bytes for a text: they would be stored, or end in a fault."""
+    for name, command in FOUND.items():
+        for param in command.params:
+            assert param.type is not click.STRING, (name, param.name)
+            if isinstance(param.type, click.types.StringParamType):
+                with pytest.raises(click.BadParameter, match="UTF-8"):
+                    param.type.convert("ab\udcff", param, None)
+                latin = "gửi".encode().decode("ascii", "surrogateescape")
+                assert param.type.convert(latin, param, None) == "gửi"
 
 
 @dataclasses.dataclass

@@ -305,6 +305,10 @@ def test_a_name_that_postgresql_cannot_quote_is_a_sentence(open_tmp_path: Path) 
         LocalServer(open_tmp_path / "$(touch x)"),
     ):
         pass
+    latin = os.fsdecode(os.fsencode(open_tmp_path) + b"/d\xe9p\xf4t")
+    with pytest.raises(StoreUnavailable, match="not UTF-8"), LocalServer(Path(latin)):
+        pass
+    assert not list(open_tmp_path.iterdir())
 
 
 def test_another_major_version_s_data_is_a_sentence(data_dir: Path) -> None:

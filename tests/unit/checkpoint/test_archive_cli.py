@@ -12,7 +12,7 @@ import pytest
 
 from cuo_checkpoint import archive, archive_cli, errors
 
-COMMANDS = ["ensure-partitions", "status", "verify"]
+COMMANDS = [*archive_cli.cli.commands, "hold set", "keys rotate"]
 
 
 @pytest.fixture(autouse=True)
@@ -33,9 +33,12 @@ def fails(capsys: Any, *argv: str) -> tuple[int, str]:
 
 @pytest.mark.parametrize("command", ["", *COMMANDS])
 def test_help_is_printed_and_ends_with_zero(capsys: Any, command: str) -> None:
-    """Every command explains itself on stdout."""
+    """Every command explains itself on stdout, in whole sentences, and by example."""
     assert archive_cli.main([*command.split(), "--help"]) == 0
-    assert "Usage: cuo-archive" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "Usage: cuo-archive" in told
+    assert "..." not in told.replace("[ARGS]...", "")
+    assert f"    cuo-archive {command}" in told
 
 
 def test_help_loads_nothing_heavy() -> None:
@@ -65,7 +68,12 @@ def test_misuse_is_64_with_a_sentence(capsys: Any, argv: list[str]) -> None:
     """click's own codes 1 and 2 never leave the program."""
     code, said = fails(capsys, *argv)
     assert code == 64
-    assert said.strip()
+    assert (said.startswith("error: ") and said.count("\n") == 1) or "Usage:" in said
+
+
+def test_an_option_in_the_wrong_place_is_shown_the_right_one(capsys: Any) -> None:
+    """Those of the program stand before the command."""
+    assert "cuo-archive --local status" in fails(capsys, "status", "--local")[1]
 
 
 @pytest.mark.parametrize("argv", [["ensure-partitions"], ["status"], ["verify", "--all"]])
