@@ -25,6 +25,7 @@ __all__ = [
     "new_id",
     "run_id_from_ulid",
     "run_id_of",
+    "storable",
     "tenant_of",
     "thread_id_of",
     "trace_id_of",
@@ -83,7 +84,7 @@ def thread_id_of(value: Any) -> str:
     text = str(value)
     if not text:
         raise InvalidIdentifier("thread_id", "must not be empty")
-    return _storable("thread_id", text, MAX_THREAD_ID)
+    return storable("thread_id", text, MAX_THREAD_ID)
 
 
 def namespace_of(value: Any) -> str:
@@ -92,14 +93,14 @@ def namespace_of(value: Any) -> str:
         return ""
     if not isinstance(value, str):
         raise InvalidIdentifier("checkpoint_ns", f"must be str, not {type(value).__name__}")
-    return _storable("checkpoint_ns", value, MAX_NAMESPACE)
+    return storable("checkpoint_ns", value, MAX_NAMESPACE)
 
 
 def checkpoint_id_of(value: Any) -> str | None:
     """A LangGraph checkpoint id as text, nothing as None. Raises InvalidIdentifier."""
     if value is None or value == "":
         return None
-    return _storable("checkpoint_id", str(value), MAX_NAMESPACE)
+    return storable("checkpoint_id", str(value), MAX_NAMESPACE)
 
 
 def run_id_of(value: Any) -> uuid.UUID | None:
@@ -114,7 +115,7 @@ def run_id_of(value: Any) -> uuid.UUID | None:
     try:
         return _uuid(str(value))
     except ValueError:
-        return uuid.uuid5(_RUN_NAMESPACE, _storable("run_id", str(value), None))
+        return uuid.uuid5(_RUN_NAMESPACE, storable("run_id", str(value), None))
 
 
 def trace_id_of(value: Any) -> str | None:
@@ -131,7 +132,8 @@ def _uuid(text: str) -> uuid.UUID:
     return uuid.UUID(text)
 
 
-def _storable(field: str, text: str, limit: int | None) -> str:
+def storable(field: str, text: str, limit: int | None) -> str:
+    """The text, if PostgreSQL can hold it and it is no longer. Raises InvalidIdentifier."""
     if "\x00" in text:
         raise InvalidIdentifier(field, "must not contain NUL")
     if limit is not None and len(text) > limit:

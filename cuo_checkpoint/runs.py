@@ -91,10 +91,13 @@ class RunReader:
         `before` is the `next` of an earlier page. A persona matches by long or short name, a
         skill with or without its version. What lies in a thread whose id begins with "$" is the
         system's own (such as catalogue snapshots) and is left out; `get_run` finds it. Raises
-        InvalidIdentifier for a cursor not made here and a limit below 1.
+        InvalidIdentifier for a cursor not made here, a limit below 1 and names no database holds.
         """
         if limit < 1:
             raise InvalidIdentifier("limit", "must be at least 1")
+        for name, text in (("state", state), ("outcome", outcome)):
+            if text is not None:
+                ids.storable(name, text, None)
         wanted = _Wanted(persona, path, skill)
         query = run_queries.index_rows(self.tenant_id).where(
             ~RunIndex.thread_id.startswith("$", autoescape=True)

@@ -129,6 +129,7 @@ class Guard:
             raise Problem(400, "invalid_argument", "a call has one Authorization header")
         if scope["method"] in _UNSAFE:
             _check_origin(headers, host)
+        if scope["method"] == "POST":  # no address takes another method that writes
             _check_type(headers, scope["path"])
 
     async def _with_body(self, scope: Scope, receive: Receive) -> Receive:
@@ -175,11 +176,19 @@ def _check_origin(headers: Headers, host: str) -> None:
     """
     origin = headers.get("origin")
     if origin is not None:
-        same = origin != "null" and urlsplit(origin).netloc.casefold() == host.casefold()
+        same = _netloc(origin).casefold() == host.casefold() != ""
     else:
         same = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     if not same:
         raise Problem(403, "cross_site", "calls from another site's page are refused")
+
+
+def _netloc(origin: str) -> str:
+    """Its host and port; nothing for `null` and for what is no origin."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _check_type(headers: Headers, path: str) -> None:

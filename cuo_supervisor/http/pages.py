@@ -231,7 +231,7 @@ def _answering(session: Session, data: RunData) -> dict[str, Any]:
     who = session.identity
     state = last_state(data)
     mine = not who.local and state.get("subject_id") == who.subject_id
-    asked_by, until = state.get("subject_id"), _until(state.get("ts_ns_start"))
+    asked_by, until = state.get("subject_id"), _until(state.get("ts_ns_start"), data.run.first_at)
     over = until is not None and until < dt.datetime.now(dt.UTC)
     if over:
         why_not = "The time to answer is over: an approval would count no more."
@@ -248,12 +248,13 @@ def _answering(session: Session, data: RunData) -> dict[str, Any]:
     }
 
 
-def _until(started_ns: Any) -> dt.datetime | None:
-    """Up to when an answer counts."""
+def _until(started_ns: Any, first_at: dt.datetime) -> dt.datetime | None:
+    """Up to when an answer counts: from the run's start by its host's clock or by the log's."""
     if not isinstance(started_ns, int):
         return None
     try:
-        return dt.datetime.fromtimestamp(started_ns / 1e9 + APPROVAL_SECONDS, dt.UTC)
+        began = min(first_at, dt.datetime.fromtimestamp(started_ns / 1e9, dt.UTC))
+        return began + dt.timedelta(seconds=APPROVAL_SECONDS)
     except (ValueError, OverflowError, OSError):
         return None
 

@@ -11,6 +11,7 @@ from starlette.responses import Response
 from cuo_supervisor.core.models import RoutingDecision
 from cuo_supervisor.errors import DataError, PermissionDenied, StateVersionUnsupported, UsageError
 from cuo_supervisor.http.auth import Caller, TheService
+from cuo_supervisor.http.bodies import OneMeaning
 from cuo_supervisor.http.examples import DECISION, WAITING
 from cuo_supervisor.http.problems import Problem
 from cuo_supervisor.http.responses import PROBLEMS, problem
@@ -22,7 +23,7 @@ from cuo_supervisor.trace_context import parse_traceparent
 
 __all__ = ["answer_run", "router"]
 
-router = APIRouter(prefix="/v1/cuo", responses=PROBLEMS)
+router = APIRouter(prefix="/v1/cuo", responses=PROBLEMS, route_class=OneMeaning)
 
 _MEANT: Final = "ask, defer, blocked and failed are answers too."
 

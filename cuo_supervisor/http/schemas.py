@@ -177,6 +177,7 @@ class RouteRequest(_Document):
 
     model_config = ConfigDict(
         extra="forbid",
+        strict=True,
         json_schema_extra={
             "examples": [
                 {"query": "validate MST 0301479073", "persona": "cfo"},
@@ -203,6 +204,7 @@ class AnswerRequest(_Document):
 
     model_config = ConfigDict(
         extra="forbid",
+        strict=True,
         json_schema_extra={
             "examples": [
                 {"answer": "approve", "reason": "checked with ACME"},

@@ -22,7 +22,7 @@ from pydantic import SecretStr
 from cuo_supervisor.compose import Place
 from cuo_supervisor.core.personas import get_persona
 from cuo_supervisor.http import Options, create_app
-from cuo_supervisor.http.listening import HEAD_SECONDS, Impatient
+from cuo_supervisor.http.listening import Impatient
 from cuo_supervisor.settings import Settings
 
 ISSUER = "https://auth.example"
@@ -115,6 +115,17 @@ def api(shared_place: Any, settings_for: Callable[[str], Settings]) -> Iterator[
         yield made
 
 
+@pytest.fixture(scope="session")
+def hasty(shared_place: Any, settings_for: Callable[[str], Settings]) -> Iterator[Api]:
+    """A service that waits for heads, rests and readers for part of a second only."""
+    app = create_app(
+        settings_for(shared_place.app), Place(shared_place.app, "public"), options=Options()
+    )
+    protocol = type("Protocol", (Impatient,), {"seconds": 0.6, "take_seconds": 0.3})
+    with serving(app, protocol) as made:
+        yield made
+
+
 @pytest.fixture
 def serve_on(settings_for: Callable[[str], Settings]) -> Iterator[Callable[..., Api]]:
     """Starts further services, on other databases or with other options."""
@@ -124,13 +135,11 @@ def serve_on(settings_for: Callable[[str], Settings]) -> Iterator[Callable[..., 
             dsn: str,
             *,
             catalog: Path | None = None,
-            head_seconds: float = HEAD_SECONDS,
             **options: Any,
         ) -> Api:
             settings = settings_for(dsn).model_copy(update={"catalog": catalog})
             app = create_app(settings, Place(dsn, "public"), options=Options(**options))
-            protocol = type("Protocol", (Impatient,), {"seconds": head_seconds})
-            return stack.enter_context(serving(app, protocol))
+            return stack.enter_context(serving(app))
 
         yield start
 

@@ -153,6 +153,48 @@ def test_malformed_requests_get_one_answer_and_no_more(api: Any, smuggled: bytes
     assert not said.startswith((b"HTTP/1.1 2", b"HTTP/1.1 500"))
 
 
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b'{"query": "a", "query": "b", "persona": "cfo"}', 400),
+        ('{"query": "a", "persona": "cfo"}'.encode("utf-16"), 400),
+        (b"[" * 60_000, 400),
+        (b'{"query": ' + b"1" * 60_000 + b"}", 400),
+        (b'{"query": "a", "persona": "cfo", "record": "no"}', 422),
+        (b'{"query": "a", "persona": "cfo", "invoke": 1}', 422),
+    ],
+    ids=["named twice", "utf-16", "deep", "long number", "text for a flag", "number for a flag"],
+)
+def test_bodies_that_could_mean_two_things(client: httpx.Client, sent: bytes, status: int) -> None:
+    """What another reader of the body could take otherwise is refused, and nothing is routed."""
+    answer = client.post(ROUTE, content=sent, headers={"Content-Type": "application/json"})
+    words = {400: "invalid_argument", 422: "validation_failed"}
+    assert (answer.status_code, answer.json()["error"]) == (status, words[status])
+    assert client.get("/v1/cuo/runs").json()["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://["}, 403),
+        ({"Origin": "http://x:99999999"}, 403),
+        ({"Host": "[::1", "Origin": "http://[::1"}, 403),
+    ],
+)
+def test_odd_origins_are_no_fault_of_ours(
+    client: httpx.Client, headers: dict[str, str], status: int
+) -> None:
+    """Nobody can fill the log with reports of faults."""
+    answer = client.post(ROUTE, json={"query": "a"}, headers=headers)
+    assert (answer.status_code, answer.json()["error"]) == (status, "cross_site")
+
+
+@pytest.mark.parametrize("name", ["outcome", "persona", "path", "skill", "before", "state"])
+def test_filters_of_what_no_database_holds(client: httpx.Client, name: str) -> None:
+    """Nothing fits, or the call is malformed; never a failed step of the log."""
+    assert client.get(f"/v1/cuo/runs?{name}=%00").status_code in (200, 400, 422)
+
+
 def test_a_traceparent_cannot_forge_a_log_line(client: httpx.Client) -> None:
     """Whatever is sent as one, the trace is 32 hexadecimal digits."""
     body = {"query": "asdfghjkl", "persona": "cfo"}

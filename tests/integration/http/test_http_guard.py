@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
 import uuid
@@ -162,37 +163,75 @@ def test_head_is_get_without_its_body(
 
 def test_other_methods_are_told_which_there_are(client: httpx.Client) -> None:
     """405 with Allow, also for OPTIONS and methods nobody knows."""
-    for method in ("OPTIONS", "TRACE", "BREW"):
+    for method in ("OPTIONS", "TRACE", "BREW", "PUT", "PATCH", "DELETE"):
         answer = client.request(method, "/v1/cuo/runs")
         assert (answer.status_code, answer.json()["error"]) == (405, "method_not_allowed")
         assert answer.headers["allow"] == "GET"
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "])
-def test_a_head_that_does_not_come_is_not_waited_for(
-    serve_on: Callable[..., Any], shared_place: Any, sent: bytes
-) -> None:
-    """Whoever trickles a request is cut off after the time for a head, however busy they look."""
-    api = serve_on(shared_place.app, head_seconds=0.6)
+BODY = b" HTTP/1.1\r\nHost: x\r\nContent-Length: 60000\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [
+        (b"", b""),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", b""),
+        (b"GET /healthz" + BODY, b"HTTP/1.1 200"),
+        (b"POST /login" + BODY, b"HTTP/1.1 415"),
+    ],
+    ids=["nothing", "half a head", "a body nobody wants", "a body that was refused"],
+)
+def test_who_trickles_is_not_waited_for(hasty: Any, sent: bytes, answer: bytes) -> None:
+    """Cut off after the time for a head or for the rest of a body, however busy they look."""
+    api = hasty
     where = urlsplit(api.url)
     with socket.create_connection((where.hostname or "", where.port or 0)) as conn:
         conn.settimeout(0.1)
         conn.sendall(sent)
         began = time.monotonic()
-        said: bytes | None = None
-        while said is None:
+        said, ended = b"", False
+        while not ended:
             assert time.monotonic() - began < 20
             try:
                 if sent:
                     conn.sendall(b"a")
-                said = conn.recv(100)
+                chunk = conn.recv(4096)
+                said, ended = said + chunk, not chunk
             except TimeoutError:
                 continue
             except ConnectionError:
-                said = b""
-        assert said == b""
+                ended = True
+        assert said[: len(answer)] == answer
+        assert bool(said) is bool(answer)
         assert time.monotonic() - began > 0.4
-    with api.client() as client:
+
+
+def test_a_kept_connection_is_no_late_head(hasty: Any) -> None:
+    """Between two requests there is more time than for a head."""
+    with hasty.client() as client:
         for _ in range(2):
             assert client.get("/healthz").status_code == 200
             time.sleep(0.8)  # longer than a head may take: a kept connection is no late head
+
+
+def test_an_answer_that_nobody_takes_is_dropped(
+    hasty: Any, store: Any, tenant_id: str, token: Any
+) -> None:
+    """It would lie in memory for as long as its reader likes."""
+    run_id, writer = uuid.uuid4(), CheckpointWriter(store)
+    writer.write(run_id, "run_started", {"large": "x" * 4_000_000})
+    where = urlsplit(hasty.url)
+    asked = f"GET /v1/cuo/runs/{run_id}/checkpoints HTTP/1.1\r\nHost: x\r\n"
+    with socket.socket() as conn:
+        conn.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        conn.connect((where.hostname or "", where.port or 0))
+        conn.settimeout(20)
+        conn.sendall(f"{asked}Authorization: Bearer {token(tenant_id)}\r\n\r\n".encode())
+        said = conn.recv(100)
+        assert said.startswith(b"HTTP/1.1 200")
+        time.sleep(1.5)
+        with contextlib.suppress(ConnectionError):
+            while chunk := conn.recv(1 << 16):
+                said += chunk
+    assert len(said) < 4_000_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import time
 import unicodedata
@@ -256,13 +257,17 @@ def test_a_long_path_has_a_bounded_drawing() -> None:
     assert drawn.count("lane-name") == 9
 
 
-@pytest.mark.parametrize(("hours", "may"), [(1, True), (23.9, True), (24.1, False)])
-def test_a_run_whose_time_is_over_offers_no_answer(hours: float, may: bool) -> None:
-    """The page says until when an answer counts, and takes none that would not."""
+@pytest.mark.parametrize(
+    ("hours", "by_log", "may"),
+    [(1, 1, True), (23.9, 23.9, True), (24.1, 1, False), (1, 24.1, False)],
+)
+def test_a_run_whose_time_is_over_offers_no_answer(hours: float, by_log: float, may: bool) -> None:
+    """The page says until when an answer counts, by either clock, and takes none that would not."""
     started = time.time_ns() - int(hours * 3600e9)
+    first = dt.datetime.now(dt.UTC) - dt.timedelta(hours=by_log)
     data: Any = SimpleNamespace(
         last={"ts_ns_start": started, "subject_id": "asker"},
-        run=SimpleNamespace(run_id=uuid.UUID(int=7)),
+        run=SimpleNamespace(run_id=uuid.UUID(int=7), first_at=first),
     )
     shown = pages._answering(Session(LOCAL_IDENTITY, b"k", 0.0, 0.0), data)
     assert shown["may_answer"] is may
