@@ -6,11 +6,11 @@ import datetime as dt
 import hashlib
 from functools import lru_cache
 from importlib.resources import files
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import parse_qs, quote, urlencode
 
 import jinja2
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
@@ -178,7 +178,7 @@ async def run_page(
     request: Request,
     service: TheService,
     after: str | None = None,
-    audit_after: int = 0,
+    audit_after: Annotated[int, Query(ge=0, le=2**62)] = 0,
     verify: bool = False,
 ) -> Response:
     """One run: its path, what each step changed, its gates, its chain."""

@@ -10,7 +10,7 @@ import asyncio
 import secrets
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
@@ -41,6 +41,9 @@ ACCEPTED_ROLES: Final = frozenset({ROLE_AGENT_PERSONA, ROLE_APPROVER})
 
 _SEGMENT_SECONDS: Final = 20.0
 """How long one transaction of a stream may last before the stream goes on in a new one."""
+
+_STREAM_ENDS_SECONDS: Final = 3.0
+"""How long a stream that is cut at the end of the process may take to give back its connection."""
 
 _DONE: Final = object()
 
@@ -73,7 +76,7 @@ class Service:
         self._stream_threads = ThreadPoolExecutor(options.streams, thread_name_prefix="cuo-stream")
         self._key_threads = ThreadPoolExecutor(2, thread_name_prefix="cuo-keys")
         self._waiting = 0
-        self._streams = 0
+        self._streams: list[asyncio.Task[Any] | None] = []
         self._runs: set[asyncio.Task[Any]] = set()
         self._ends: float | None = None
         self._stopped = False
@@ -153,15 +156,16 @@ class Service:
 
     async def stream(
         self, identity: Identity, run_id: uuid.UUID, after: dict[str, int], kinds: Any
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """A run's rows as NDJSON, in few rows' memory whatever the run's length.
 
         A reader that is slow does not hold one transaction for long: after some seconds the
         stream goes on in a new one, behind the last row sent.
         """
-        if self._streams >= self.options.streams:
+        if len(self._streams) >= self.options.streams:
             raise _overloaded("streams")
-        self._streams += 1
+        mine = asyncio.current_task()
+        self._streams.append(mine)
         loop = asyncio.get_running_loop()
         reader = self._reader.for_tenant(identity.tenant_id)
 
@@ -186,7 +190,7 @@ class Service:
                 finally:
                     await asyncio.shield(loop.run_in_executor(self._stream_threads, rows.close))
         finally:
-            self._streams -= 1
+            self._streams.remove(mine)
 
     # -- running -------------------------------------------------------------------------------
 
@@ -244,6 +248,12 @@ class Service:
         late = list(self._runs)
         self._cancel_late()
         await asyncio.gather(*late, return_exceptions=True)
+        # Before their threads go: a stream that is cut gives back its connection in one of them.
+        streams = [task for task in self._streams if task is not None]
+        for task in streams:
+            task.cancel()
+        if streams:
+            await asyncio.wait(streams, timeout=_STREAM_ENDS_SECONDS)
         await self.supervisor.aclose_loop()
         for pool in (self._threads, self._stream_threads, self._key_threads):
             pool.shutdown(wait=False, cancel_futures=True)

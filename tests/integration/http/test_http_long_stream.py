@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -10,6 +11,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +22,10 @@ import pytest
 
 from cuo_checkpoint import CheckpointWriter, event_pages
 from cuo_checkpoint.runs import RunReader
+from cuo_supervisor.compose import Place
+from cuo_supervisor.http import Options
+from cuo_supervisor.http.service import Service
+from cuo_supervisor.identity import LOCAL_IDENTITY
 
 NDJSON = {"Accept": "application/x-ndjson"}
 SERVER = Path(__file__).parents[2] / "doubles" / "stream_server.py"
@@ -241,6 +247,32 @@ def test_a_reader_that_stalls_is_cut_off(
             while chunk := conn.recv(1 << 16):
                 said += chunk
     assert not said.endswith(b"0\r\n\r\n")
+
+
+def test_a_stream_that_is_cut_at_the_end_gives_back_its_connection(
+    settings_for: Any, shared_place: Any, store: Any, tenant_id: str
+) -> None:
+    """Before its threads go: it is no fault of the service that somebody still reads."""
+    run_id = grown_run(store, shared_place.admin, 400, size=200)
+    place = Place(shared_place.app, "public")
+    service = Service(settings_for(shared_place.app), place, Options(shutdown_seconds=0.1))
+    who = replace(LOCAL_IDENTITY, tenant_id=tenant_id)
+
+    async def work() -> bool:
+        begun = asyncio.Event()
+
+        async def read() -> None:
+            async with contextlib.aclosing(service.stream(who, run_id, {}, None)) as rows:
+                async for _ in rows:
+                    begun.set()
+                    await asyncio.Event().wait()
+
+        reading = asyncio.create_task(read())
+        await begun.wait()
+        await service.aclose()
+        return reading.cancelled()
+
+    assert asyncio.run(work())
 
 
 def test_a_database_that_is_slow_is_not_waited_for(

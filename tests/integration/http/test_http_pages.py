@@ -302,6 +302,9 @@ def test_an_approver_answers_on_the_page(api: Any, tenant_id: str, token: Any) -
     assert boss.post(url, answer="approve", reason=" ", form_token=mine).status_code == 400
     done = boss.post(url, **form, form_token=mine)
     assert (done.status_code, done.headers["location"]) == (303, f"/runs/{run}")
+    for odd in ("audit_after=" + "9" * 30, "audit_after=-1", "after=x", "verify=perhaps"):
+        assert read(boss.get(f"/runs/{run}?{odd}")).text
+        assert boss.get(f"/runs/{run}?{odd}").status_code in (400, 422), odd
     after = read(boss.get(f"/runs/{run}"))
     assert "Waits for an approval" not in after.text
     assert "checked" in after.text
