@@ -204,7 +204,8 @@ def _check_json(body: bytes) -> None:
     Anything else that is wrong with it is the routes' to say.
     """
     try:
-        json.loads(body.decode("utf-8"), object_pairs_hook=unique)
+        # A mark of the byte order may stand before it: the routes' reader takes it, too.
+        json.loads(body.decode("utf-8-sig"), object_pairs_hook=unique)
     except DuplicateName:
         raise Problem(400, "invalid_argument", "the body names a member twice") from None
     except UnicodeDecodeError:

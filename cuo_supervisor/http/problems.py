@@ -26,7 +26,6 @@ from starlette.responses import Response
 
 from cuo_checkpoint import errors as store_errors
 from cuo_supervisor.compose import translate
-from cuo_supervisor.core.strict_json import DuplicateName
 from cuo_supervisor.errors import (
     AuditWriteFailed,
     ConfigError,
@@ -204,9 +203,7 @@ def _invalid(error: RequestValidationError) -> Problem:
 
 
 def _from_http(error: HTTPException) -> Problem:
-    if isinstance(error.__cause__, DuplicateName):
-        return Problem(400, "invalid_argument", "the body names a member twice")
-    if error.status_code == 400:  # a body in other letters, too deep, or with a number too long
+    if error.status_code == 400:  # a body too deep, or with a number too long
         return Problem(400, "invalid_argument", "the body is not JSON")
     names = {404: "not_found", 405: "method_not_allowed"}
     return Problem(

@@ -11,7 +11,6 @@ from starlette.responses import Response
 from cuo_supervisor.core.models import RoutingDecision
 from cuo_supervisor.errors import DataError, PermissionDenied, StateVersionUnsupported, UsageError
 from cuo_supervisor.http.auth import Caller, TheService
-from cuo_supervisor.http.bodies import OneMeaning
 from cuo_supervisor.http.examples import DECISION, WAITING
 from cuo_supervisor.http.problems import Problem
 from cuo_supervisor.http.responses import PROBLEMS, problem
@@ -23,7 +22,7 @@ from cuo_supervisor.trace_context import parse_traceparent
 
 __all__ = ["answer_run", "router"]
 
-router = APIRouter(prefix="/v1/cuo", responses=PROBLEMS, route_class=OneMeaning)
+router = APIRouter(prefix="/v1/cuo", responses=PROBLEMS)
 
 _MEANT: Final = "ask, defer, blocked and failed are answers too."
 

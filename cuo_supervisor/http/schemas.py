@@ -190,12 +190,10 @@ class RouteRequest(_Document):
     query: str = Field(min_length=1, max_length=MAX_QUERY_BYTES)
     persona: str = Field(default="genie", min_length=1, max_length=64)
     invoke: bool | None = Field(
-        default=None,
-        strict=True,
-        description="Run the chosen skill; by default when the request is recorded.",
+        default=None, description="Run the chosen skill; by default when the request is recorded."
     )
     record: bool = Field(
-        default=True, strict=True, description="Write the log and the decision. false: a dry run."
+        default=True, description="Write the log and the decision. false: a dry run."
     )
 
 

@@ -154,22 +154,18 @@ def test_malformed_requests_get_one_answer_and_no_more(api: Any, smuggled: bytes
 
 
 @pytest.mark.parametrize(
-    ("sent", "status"),
+    "sent",
     [
-        (b'{"query": "a", "query": "b", "persona": "cfo"}', 400),
-        ('{"query": "a", "persona": "cfo"}'.encode("utf-16"), 400),
-        (b"[" * 60_000, 400),
-        (b'{"query": ' + b"1" * 60_000 + b"}", 400),
-        (b'{"query": "a", "persona": "cfo", "record": "no"}', 422),
-        (b'{"query": "a", "persona": "cfo", "invoke": 1}', 422),
+        b'\xef\xbb\xbf{"query": "a", "query": "b", "persona": "cfo"}',
+        b"[" * 60_000,
+        b'{"query": ' + b"1" * 60_000 + b"}",
     ],
-    ids=["named twice", "utf-16", "deep", "long number", "text for a flag", "number for a flag"],
+    ids=["named twice behind a mark", "deep", "long number"],
 )
-def test_bodies_that_could_mean_two_things(client: httpx.Client, sent: bytes, status: int) -> None:
-    """What another reader of the body could take otherwise is refused, and nothing is routed."""
+def test_bodies_that_no_reader_should_take(client: httpx.Client, sent: bytes) -> None:
+    """400 by its fixed word, and nothing is routed."""
     answer = client.post(ROUTE, content=sent, headers={"Content-Type": "application/json"})
-    words = {400: "invalid_argument", 422: "validation_failed"}
-    assert (answer.status_code, answer.json()["error"]) == (status, words[status])
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid_argument")
     assert client.get("/v1/cuo/runs").json()["runs"] == []
 
 
