@@ -203,6 +203,12 @@ async def invoke(
             except GraphInterrupt:
                 context.telemetry.destructive_block(skill_name)
                 raise
+            if context.late and answer.get("approved") and context.store is not None:
+                # Said in time, but whoever was to act on it died: a yes for that day is none for
+                # this one. Only where it had not begun, or its fate is unknown and not "expired".
+                begun = await context.store.claimed(config, _INVOCATION) is not None
+                kind = "invocation_unknown" if begun else "approval_expired"
+                return {"gate": gate | {"kind": kind, "answer": answer}}
             if not answer.get("approved"):
                 kind = "approval_expired" if answer.get("expired") else "approval_denied"
                 return {"gate": gate | {"kind": kind, "answer": answer}}

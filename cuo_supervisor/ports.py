@@ -136,3 +136,5 @@ class NodeContext:
     """Set while a run that waited is carried on."""
     continued: Mapping[str, Any] | None = None
     """Whose word carries on a run that another process left: `rerun.word_of`."""
+    late: bool = False
+    """It is carried on when an answer would come too late."""

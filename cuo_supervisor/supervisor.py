@@ -309,12 +309,17 @@ class Supervisor:
             subject_id_hash16=subject_hash16(state["subject_id"]),
             persona_key=state["persona_key"],
         ) as span:
+            late = False
+            if word is not None and self._store is not None:
+                age = await self._guard(self._store.age(config))
+                late = has_run_out(state, self._clock.time_ns(), age)
             context = replace(
                 self._context(identity, span, dry_run=False),
                 catalog=catalog or self.catalog,
                 rerun_idempotent=rerun_idempotent,
                 answered=given,
                 continued=word,
+                late=late,
             )
             told: Any = (
                 None if given is None else Command(resume={given.interrupt_id: given.answer})

@@ -25,7 +25,7 @@ _REASONS = {
     "persona_defer_matrix": "this role leaves {operation} to a person, at any confidence",
     "approval_required": "{operation} needs a person's approval",
     "approval_denied": "a person denied it",
-    "approval_expired": "the approval came too late",
+    "approval_expired": "the approval came, or was to be acted on, too late",
     "operation_unknown": "the skill names no registered operation, so it never runs on its own",
     "catalog_changed": "catalogue or persona is no longer the one this was decided with; ask again",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import psycopg
 import pytest
 
@@ -20,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 import supervisor_kit as kit
 
 from cuo_checkpoint import archive_cli
+from cuo_supervisor import schemas
 from cuo_supervisor.cli import expire_cmd
 from cuo_supervisor.core import audit
 from cuo_supervisor.core.catalog import Catalog
@@ -114,10 +116,12 @@ async def test_a_last_approval_and_the_clock_at_once(
     lens.prove()
 
 
+@pytest.mark.parametrize("begun", [False, True])
 async def test_a_process_that_died_after_its_claim_is_followed(
-    made: Any, lens: Any, tenant_id: str, runs: Any
+    made: Any, lens: Any, tenant_id: str, runs: Any, begun: bool
 ) -> None:
-    """The claim stands; calling again carries the run to its end. A person's answer is left alone."""
+    """The claim stands; calling again carries the run to its end. A person's answer is left alone,
+    and a yes that was not acted on within the day is not acted on later."""
     async with made() as first:
         pending = [await waiting(first, tenant_id) for _ in range(2)]
     async with made(clock=LATE) as later:
@@ -139,8 +143,18 @@ async def test_a_process_that_died_after_its_claim_is_followed(
         assert (await later.expire(pending[0], tenant_id=tenant_id)).reason == "approval_expired"
         with pytest.raises(DataError, match="answered in time"):
             await later.expire(pending[1], tenant_id=tenant_id)
+        assert len(kit.bodies(lens, "cuo.routing_decision")) == 1
+        # Nobody acted on the yes that day, so nobody does now; what may have begun is not known.
+        persona = kit.identity(tenant_id, persona="cmo")
+        if begun:
+            config = config_of(persona, pending[1], None)
+            assert await later._store.claim(config, "invoke", {"skill": "x"})
+        decision = await later.carry_on(pending[1], identity=persona)
+    assert decision.reason == ("invocation_unknown" if begun else "approval_expired")
     assert runs() == 0
-    assert len(kit.bodies(lens, "cuo.routing_decision")) == 1
+    row = kit.bodies(lens, "cuo.routing_decision")[-1]
+    assert (row["approval"]["approved"], row["reason"]) == (True, decision.reason)
+    jsonschema.Draft202012Validator(schemas.load("cuo.routing_decision")).validate(row)
 
 
 async def test_a_snapshot_that_is_gone_does_not_change_why_a_run_ends(

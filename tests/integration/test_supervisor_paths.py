@@ -306,9 +306,11 @@ async def test_no_invoke_alone_records_a_decision_without_running_anything(
 async def test_one_run_with_the_cascade_is_whole_in_the_log(
     made: Any, lens: Any, tenant_id: str
 ) -> None:
-    """Every node entered and completed (branch twice), every edge, one trace, one chain."""
+    """Every node entered and completed (branch twice), every edge, one trace, one chain; and no node
+    begins before the step before it is stored."""
     trace = "0af7651916cd43dd8448eb211c80319c"
-    async with made() as supervisor:
+    points = kit.Points()
+    async with made(points=points) as supervisor:
         await supervisor.route(
             kit.CASCADE, identity=kit.identity(tenant_id), traceparent=f"00-{trace}-{'b' * 16}-01"
         )
@@ -317,6 +319,11 @@ async def test_one_run_with_the_cascade_is_whole_in_the_log(
     nodes = ["parse", "rule_score", "branch", "llm_cascade", "branch", "invoke", "record"]
     assert events[0] == "started"
     assert events[-1] == "done"
+    steps = [name for name in points.names if name == "put:after" or name.endswith(":in")]
+    own_steps = steps[
+        steps.index("parse:in") :
+    ]  # the first puts are the catalogue's and the input's
+    assert own_steps == [part for node in nodes for part in (f"{node}:in", "put:after")]
     assert Counter(e for e in events if e[0] == ">") == Counter(f">{n}" for n in nodes)
     assert Counter(e for e in events if e[0] == "<") == Counter(f"<{n}" for n in nodes)
     walked = ["__start__", *nodes, "__end__"]
