@@ -129,6 +129,9 @@ def _locked(folder: int) -> bool | None:
 
 
 def _is_draft(folder: int) -> bool:
+    """Whether it is one of ours, with nothing in it but a bundle's files."""
+    if os.fstat(folder).st_uid != os.geteuid():
+        return False
     with os.scandir(folder) as entries:
         return all(
             entry.name in NAMES and stat.S_ISREG(entry.stat(follow_symlinks=False).st_mode)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -67,11 +68,11 @@ def without_room() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
 
 
-def interrupted_at(module: Any, name: str) -> Callable[[], None]:
+def interrupted_at(module: Any, name: str, by: int = signal.SIGINT) -> Callable[[], None]:
     """Whoever calls this function is interrupted, as by Ctrl-C."""
 
     def interrupt(*_: Any, **__: Any) -> Any:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), by)
         time.sleep(5)
 
     return lambda: setattr(module, name, interrupt)
@@ -142,6 +143,19 @@ def test_ctrl_c(run: uuid.UUID, place: Path, tenant_id: str, capsys: Any) -> Non
     verify = ["verify", "--tenant", tenant_id]
     assert forked(interrupted_at(RunChecker, "log_row"), *verify) == 130
     assert call(capsys, *verify)[0] == 0
+
+
+def test_the_draft_of_a_killed_export_is_removed_by_the_next(
+    run: uuid.UUID, place: Path, tenant_id: str, capsys: Any
+) -> None:
+    """And that is said, on stderr."""
+    export = ["export", "--run", run, "--tenant", tenant_id, "--out", place / "bundle", "--json"]
+    killed = interrupted_at(export_rows, "log_lines", signal.SIGKILL)
+    assert forked(killed, *export) == -signal.SIGKILL
+    (left,) = [path.name for path in place.iterdir() if "bundle" in path.name]
+    code, out, err = call(capsys, *export)
+    assert (code, json.loads(out)["runs"], f"removed {left}: " in err) == (0, 1, True)
+    assert [path.name for path in place.iterdir() if "bundle" in path.name] == ["bundle"]
 
 
 def test_long_commands_tell_how_far_they_are(

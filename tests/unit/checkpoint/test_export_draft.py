@@ -77,7 +77,7 @@ def test_a_live_draft_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "link", "host", "older"])
+@pytest.mark.parametrize("what", ["file", "folder", "link", "host", "older", "owner"])
 def test_what_is_no_draft_of_this_host_stays(tmp_path: Path, what: str) -> None:
     """Anything that an export does not write, and drafts on whose locks nothing can be known here."""
     left = dead(tmp_path / "bundle")
@@ -85,6 +85,10 @@ def test_what_is_no_draft_of_this_host_stays(tmp_path: Path, what: str) -> None:
         (left / "notes.txt").write_text("mine")
     elif what == "folder":
         (left / "log.ndjson").mkdir()
+    elif what == "owner":
+        if os.geteuid() != 0:
+            pytest.skip("only root can give a folder away")
+        os.chown(left, 65534, 65534)
     elif what == "link":
         left = left.rename(tmp_path / "elsewhere")
         dead(tmp_path / "bundle").rename(tmp_path / "name")
