@@ -6,6 +6,7 @@ it can only ever say no, and only once the time is over.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,7 @@ __all__ = [
     "APPROVAL_SECONDS",
     "EXPIRY_ISSUER",
     "Answer",
+    "answer_until",
     "answer_value",
     "asked_with",
     "check_reason",
@@ -51,6 +53,18 @@ def has_run_out(state: Mapping[str, Any], now_ns: int, age_s: float) -> bool:
     a host whose clock is wrong, or set so, gives nobody more time.
     """
     return bool(now_ns - state["ts_ns_start"] > APPROVAL_SECONDS * _NS or age_s > APPROVAL_SECONDS)
+
+
+def answer_until(state: Mapping[str, Any], first_at: dt.datetime) -> dt.datetime | None:
+    """Up to when an answer counts, by the earlier of the two starts; None where no state says it."""
+    started = state.get("ts_ns_start")
+    if not isinstance(started, int):
+        return None
+    try:
+        began = min(first_at, dt.datetime.fromtimestamp(started / _NS, dt.UTC))
+        return began + dt.timedelta(seconds=APPROVAL_SECONDS)
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def check_reason(reason: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from cuo_checkpoint.serde import Serializer
 from cuo_supervisor.cli.common import one_line
+from cuo_supervisor.expiry import answer_until
 
 __all__ = ["asked_lines", "asked_of"]
 
@@ -25,8 +26,15 @@ def asked_of(reader: Any, run_id: Any, events: Any) -> dict[str, Any] | None:
         value = Serializer().decode(write.value)[0].value
         if not isinstance(value, dict) or "skill" not in value:
             return None
-        state = reader.events(run_id, after_seq=events[-1].seq - 1, with_state=True)[0].state
-        return {**value, "query": (state or {}).get("query")}
+        newest = reader.events(run_id, after_seq=events[-1].seq - 1, with_state=True)[0]
+        state = Serializer().decode(newest.state or {})
+        until = answer_until(state, events[0].created_at)
+        return {
+            **value,
+            "query": state.get("query"),
+            "asked_by": state.get("subject_id"),
+            "answer_until": None if until is None else f"{until:%Y-%m-%dT%H:%M:%SZ}",
+        }
     return None
 
 
@@ -38,9 +46,15 @@ def asked_lines(asked: dict[str, Any]) -> list[str]:
     if isinstance(query, str) and len(query) > _QUERY_SHOWN:
         more = len(query) - _QUERY_SHOWN
         query = f"{query[:_QUERY_SHOWN]} … ({more} more; runs show --json has all)"
-    said = {**asked, "arguments": arguments, "query": query}
+    said = {
+        **asked,
+        "arguments": arguments,
+        "query": query,
+        "asked by": asked.get("asked_by"),
+        "until": asked.get("answer_until"),
+    }
     return [
         f"{name:<10} {one_line(str(said[name]))}"
-        for name in ("operation", "skill", "arguments", "query")
+        for name in ("operation", "skill", "arguments", "until", "asked by", "query")
         if said.get(name) is not None
     ]

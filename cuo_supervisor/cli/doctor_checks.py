@@ -82,7 +82,8 @@ def _seals(settings: Settings, place: Place) -> list[Check]:
     from cuo_checkpoint.seal_view import sealed_until
     from cuo_supervisor.compose import identity_of
 
-    remedy = "Run cuo-archive seal --all every few minutes (CUO_SEAL_KEY, CUO_EXPORT_DIR)."
+    command = "cuo-archive --local seal" if settings.mode == "local" else "cuo-archive seal"
+    remedy = f"Run {command} --all every few minutes (CUO_SEAL_KEY, CUO_EXPORT_DIR)."
     try:
         tenant = identity_of(settings, approver=True).tenant_id
     except IdentityRejected:

@@ -76,9 +76,10 @@ def _next_line(decision: RoutingDecision, invoking: bool) -> str:
         return "dry run: nothing was recorded, nothing was invoked"
     if decision.reason == "approval_required" and invoking:
         return (
-            f"run {decision.request_id} waits; cyberos-cuo runs show {decision.request_id} says"
-            " what for, to answer: "
-            f"cyberos-cuo supervisor resume {decision.request_id} --approve|--deny --reason TEXT"
+            f"run {decision.request_id} waits for a person\n"
+            f"  what for:   cyberos-cuo runs show {decision.request_id}\n"
+            f"  to answer:  cyberos-cuo supervisor resume {decision.request_id}"
+            " --approve|--deny --reason TEXT"
         )
     return f"run {decision.request_id} · cyberos-cuo runs show {decision.request_id}"
 

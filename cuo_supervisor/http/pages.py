@@ -18,7 +18,7 @@ from starlette.types import Scope
 from cuo_checkpoint.run_records import RunSummary
 from cuo_supervisor.core.personas import PERSONAS, get_persona
 from cuo_supervisor.errors import IdentityRejected, PersonaUnknown, UsageError
-from cuo_supervisor.expiry import APPROVAL_SECONDS
+from cuo_supervisor.expiry import answer_until
 from cuo_supervisor.http.auth import COOKIE, TheService
 from cuo_supervisor.http.page_data import RunData, last_state, load_run
 from cuo_supervisor.http.problems import Problem, problem_response, run_unknown
@@ -231,7 +231,7 @@ def _answering(session: Session, data: RunData) -> dict[str, Any]:
     who = session.identity
     state = last_state(data)
     mine = not who.local and state.get("subject_id") == who.subject_id
-    asked_by, until = state.get("subject_id"), _until(state.get("ts_ns_start"), data.run.first_at)
+    asked_by, until = state.get("subject_id"), answer_until(state, data.run.first_at)
     over = until is not None and until < dt.datetime.now(dt.UTC)
     if over:
         why_not = "The time to answer is over: an approval would count no more."
@@ -246,17 +246,6 @@ def _answering(session: Session, data: RunData) -> dict[str, Any]:
         "until": f"{until:%Y-%m-%d %H:%M:%S} UTC" if until is not None else None,
         "form_token": session.form_token(f"answer/{data.run.run_id}"),
     }
-
-
-def _until(started_ns: Any, first_at: dt.datetime) -> dt.datetime | None:
-    """Up to when an answer counts: from the run's start by its host's clock or by the log's."""
-    if not isinstance(started_ns, int):
-        return None
-    try:
-        began = min(first_at, dt.datetime.fromtimestamp(started_ns / 1e9, dt.UTC))
-        return began + dt.timedelta(seconds=APPROVAL_SECONDS)
-    except (ValueError, OverflowError, OSError):
-        return None
 
 
 def _session(request: Request, service: Service) -> Session:

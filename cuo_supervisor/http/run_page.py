@@ -39,7 +39,7 @@ _REASONS: Final = {
     "persona_defer_matrix": "this role leaves it to a person, at any confidence",
     "approval_required": "a person must approve it",
     "approval_denied": "a person denied it",
-    "approval_expired": "nobody approved it in time",
+    "approval_expired": "no approval took effect in time",
     "operation_unknown": "the skill names no registered operation",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import pty
@@ -48,6 +49,10 @@ def test_whoever_answers_sees_what_would_happen(cuo: Any) -> None:
     assert asked["query"] == query
     assert (asked["skill"], asked["operation"]) == ("vietnam-bank-transfer@1.0", "wire_transfer")
     assert asked["arguments"]["account_number"] == "0123456789"
+    assert asked["asked_by"] == "local-operator"
+    began = dt.datetime.fromisoformat(cuo("runs", "show", run, "--json").json["run"]["first_at"])
+    ends = dt.datetime.fromisoformat(asked["answer_until"])
+    assert abs(ends - began - dt.timedelta(hours=24)) < dt.timedelta(seconds=30)
     shown = cuo("runs", "show", run).out
     for said in (query.replace("\n", "\\n"), "wire_transfer", '"account_number": "0123456789"'):
         assert said in shown
