@@ -1,4 +1,4 @@
-"""`cuo-archive seal`, `export` and `keys`, and the heads' part of `verify`: `add_to` adds them."""
+"""`cuo-archive seal` and `export`, and the heads' part of `verify`: `add_to` adds them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from cuo_checkpoint import keys_cli
 from cuo_checkpoint.cli_output import deliver, emit_json, remark
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ _PROGRESS_AFTER: Final = 2.0
 """Seconds of silence before progress is told, and between two tellings."""
 
 _FILE: Final = click.Path(path_type=Path)
-_JSON: Final = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _AT_HAND: Final = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
@@ -144,15 +144,7 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
         if report.unsealed_runs:
             remark(f"{report.unsealed_runs} runs are not sealed yet; seal, and export again.")
 
-    @cli.group()
-    def keys() -> None:
-        """Make, rotate and retire the keys that sign heads. See docs/evidence.md."""
-
-    keys.add_command(_new)
-    keys.add_command(_rotate)
-    keys.add_command(_retire)
-    keys.add_command(_distrust)
-    keys.add_command(_public)
+    cli.add_command(keys_cli.keys)
 
 
 def progress(what: str) -> Callable[[int, int], None]:
@@ -261,98 +253,6 @@ def _sealed(sealer: Any, tenant_id: uuid.UUID) -> SealReport:
     except SealRefused as error:
         report = SealReport(tenant_id, problems=[str(error)])
     return report
-
-
-@click.command("new")
-@click.argument("file", type=_FILE)
-@click.option("--name", required=True, help="What to call the key, such as acme-2026.")
-@_JSON
-def _new(file: Path, name: str, as_json: bool) -> None:
-    """Make a key file with one key."""
-    from cuo_checkpoint import keys
-
-    key = keys.generate(name)
-    keys.write_new(file, keys.KeyRing((key,)))
-    if as_json:
-        emit_json({"file": str(file), "public": str(key.public)})
-    else:
-        deliver(str(key.public))
-    remark(f"Back {file} up offline, and give the public key above to whoever verifies.")
-
-
-@click.command("rotate")
-@click.argument("file", type=_FILE)
-@click.option("--name", required=True, help="What to call the new key.")
-@click.option("--out", type=_FILE, help="Where to put the old key's note about the new one.")
-@_JSON
-def _rotate(file: Path, name: str, out: Path | None, as_json: bool) -> None:
-    """Add a key. All keys in the file sign from now on; retire the old one when all know the new."""
-    from cuo_checkpoint import keys
-
-    ring = keys.load(str(file.absolute()))
-    new = keys.generate(name)
-    note = keys.endorsement(ring.signing[0], new.public)
-    # The note first: it can be had only now, and one about a key that never came harms nobody.
-    if out is not None:
-        out.write_bytes(note)
-    elif not as_json and not deliver(note.decode(), line=False):
-        raise click.UsageError("Nobody takes the note, so no key was added; see --out.")
-    keys.write_over(file, ring.with_new(new))
-    if as_json:
-        told = {"file": str(file), "public": str(new.public)}
-        emit_json(told | ({"note": note.decode()} if out is None else {"note_file": str(out)}))
-    else:
-        deliver(str(new.public))
-    remark("Give both to whoever verifies. Then: cuo-archive keys retire FILE OLD-ID")
-
-
-@click.command("retire")
-@click.argument("file", type=_FILE)
-@click.argument("key_id")
-@_JSON
-def _retire(file: Path, key_id: str, as_json: bool) -> None:
-    """Drop a key's secret; what it signed is still believed. For a key replaced or lost."""
-    from cuo_checkpoint import keys
-
-    keys.write_over(file, keys.load(str(file.absolute())).retired(key_id))
-    if as_json:
-        emit_json({"file": str(file), "retired": key_id})
-    remark(f"Key {key_id} signs no more. Destroy its backups.")
-
-
-@click.command("distrust")
-@click.argument("file", type=_FILE)
-@click.argument("key_id")
-@_JSON
-def _distrust(file: Path, key_id: str, as_json: bool) -> None:
-    """Drop a key altogether: what it alone signed is believed no more. For a key that was stolen."""
-    from cuo_checkpoint import keys
-
-    keys.write_over(file, keys.load(str(file.absolute())).distrusted(key_id))
-    if as_json:
-        emit_json({"file": str(file), "distrusted": key_id})
-    remark(f"Key {key_id} is distrusted here. Tell whoever verifies to remove it too.")
-
-
-@click.command("public")
-@click.argument("file", type=_FILE)
-@click.option("--tenant", metavar="UUID", help="Spell them for tools that know one log at a time.")
-@_JSON
-def _public(file: Path, tenant: str | None, as_json: bool) -> None:
-    """Print the public keys, for whoever verifies."""
-    from cuo_checkpoint import ids, keys
-    from cuo_checkpoint.leaves import origin_of
-
-    origin = None if tenant is None else origin_of(ids.tenant_of(tenant))
-    found = [
-        str(key if origin is None else key.named(origin))
-        for key in keys.load(str(file.absolute())).believed
-    ]
-    if as_json:
-        emit_json(found)
-        return
-    for key in found:
-        deliver(key)
 
 
 def _settings() -> Any:
