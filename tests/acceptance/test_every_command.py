@@ -222,8 +222,12 @@ def commands(
     def run(query: str, persona: str) -> str:
         return str(cuo.route(query, "--persona", persona, "--json").json["request_id"])
 
+    def tenant() -> str:
+        known["RUN"]()  # a tenant of whom the log has nothing can have no hold
+        return LOCAL_TENANT_ID
+
     def hold() -> str:
-        words = ("hold", "set", "--tenant", LOCAL_TENANT_ID, "--reason", "x")
+        words = ("hold", "set", "--tenant", tenant(), "--reason", "x")
         return care("--local", *words).out.strip()
 
     def new_key() -> str:
@@ -245,7 +249,7 @@ def commands(
         "INVOICE": lambda: "send invoice",
         "RUN": once("RUN", lambda: run("send invoice", "genie")),
         "WAITING": lambda: run("transfer 5M VND to ACME account 0123456789", "coo"),
-        "TENANT": lambda: LOCAL_TENANT_ID,
+        "TENANT": tenant,
         "NEW": lambda: str(tmp_path / "new"),
         "STOCK": once("STOCK", stock),
         "HOLD": hold,
