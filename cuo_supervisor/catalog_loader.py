@@ -7,9 +7,11 @@ second-best skills without a word.
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +28,11 @@ SKILLSET: Final = Path(__file__).resolve().parent / "skillset"
 """Their executables; what {skillset} in a manifest's argv stands for."""
 MAX_MANIFEST_BYTES: Final = 256 * 1024
 
+_MAX_KEY_PARTS: Final = 100
+_MAX_DEPTH: Final = 100
+"""Far more than a manifest has; what the TOML reader needs grows with the square of the parts."""
+
+_TEXTS: Final = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*'|#.*""")
 _TOML_LINE: Final = re.compile(r" \(at line (\d+), column \d+\)$")
 
 
@@ -63,6 +70,9 @@ def load_catalog(path: Path | None = None) -> Catalog:
 
 def parse_manifest(source: str, file: str) -> SkillManifest:
     """The manifest in TOML text `source`; `file` is only for messages. Raises CatalogError."""
+    for number, bare in _without_texts(source):
+        if bare.count(".") > _MAX_KEY_PARTS:
+            raise CatalogError(file, "", "a key has too many parts", line=number)
     try:
         data = tomllib.loads(source)
     except tomllib.TOMLDecodeError as problem:
@@ -71,6 +81,12 @@ def parse_manifest(source: str, file: str) -> SkillManifest:
         line = int(place.group(1)) if place else source.count("\n") + 1
         message = f"not valid TOML: {_TOML_LINE.sub('', text)}"
         raise CatalogError(file, "", message, line=line) from problem
+    except RecursionError:
+        raise CatalogError(file, "", "nested too deeply", line=_line_of_depth(source)) from None
+    except ValueError:
+        # A number of more digits than Python reads: the reader lets int()'s own complaint through.
+        line = _line_of_digits(source)
+        raise CatalogError(file, "", "a number has too many digits", line=line) from None
     try:
         return SkillManifest.model_validate(data)
     except ValidationError as problem:
@@ -82,7 +98,10 @@ def parse_manifest(source: str, file: str) -> SkillManifest:
 
 def _read(file: Path) -> str:
     try:
-        raw = file.read_bytes()
+        with open(file, "rb", opener=_at_once) as opened:
+            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
+                raise CatalogError(str(file), "", "not a regular file")
+            raw = opened.read(MAX_MANIFEST_BYTES + 1)
     except OSError as problem:
         raise CatalogError(str(file), "", f"cannot be read ({problem.strerror})") from problem
     if len(raw) > MAX_MANIFEST_BYTES:
@@ -92,6 +111,34 @@ def _read(file: Path) -> str:
     except UnicodeDecodeError as problem:
         line = raw[: problem.start].count(b"\n") + 1
         raise CatalogError(str(file), "", "not UTF-8", line=line) from problem
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Opens without waiting for whoever would write to a named pipe."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _without_texts(source: str) -> Iterator[tuple[int, str]]:
+    """Each line's number, and the line without its strings and its comment."""
+    for number, line in enumerate(source.splitlines(), 1):
+        yield number, _TEXTS.sub("", line)
+
+
+def _line_of_depth(source: str) -> int:
+    """The line in which brackets are open that no manifest needs, 0 for unknown."""
+    depth = 0
+    for number, line in _without_texts(source):
+        depth += line.count("[") + line.count("{")
+        if depth > _MAX_DEPTH:
+            return number
+        depth -= line.count("]") + line.count("}")
+    return 0
+
+
+def _line_of_digits(source: str) -> int:
+    """The line of the longest number: the one that was too long, or one that would be next."""
+    longest = max(re.finditer(r"\d[\d_]*", source), key=lambda found: len(found[0]))
+    return source.count("\n", 0, longest.start()) + 1
 
 
 def _key(location: Sequence[int | str], data: dict[str, Any]) -> tuple[str, ...]:

@@ -42,6 +42,8 @@ up to ten (accuracy .42, .72, .79, .83 on a public 150-intent set)."""
 
 _PLACEHOLDERS: Final = frozenset({"python", "skillset"})
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+_MAX_INTEGER: Final = 2**53 - 1
+"""Largest integer that canonical JSON, and so a snapshot's hash, has (RFC 8785)."""
 
 Extractor = Literal[
     "tax_code", "amount_vnd", "party", "account_number", "bank", "email", "rest", "choice", "none"
@@ -69,15 +71,15 @@ class ArgumentSpec(_Strict):
     choices: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     pattern: str | None = Field(default=None, max_length=200)
     max_length: int = Field(default=200, ge=1, le=4000)
-    minimum: int | None = None
-    maximum: int | None = None
+    minimum: int | None = Field(default=None, ge=-_MAX_INTEGER, le=_MAX_INTEGER)
+    maximum: int | None = Field(default=None, ge=-_MAX_INTEGER, le=_MAX_INTEGER)
 
     @model_validator(mode="after")
     def _coherent(self) -> ArgumentSpec:
         if self.pattern is not None:
             try:
                 re.compile(self.pattern)
-            except re.error as problem:
+            except (re.error, OverflowError, RecursionError) as problem:
                 raise ValueError(f"pattern is not a regular expression: {problem}") from None
         if self.type != "string" and (self.pattern or self.choices):
             raise ValueError("pattern and choices are for strings")
@@ -155,7 +157,10 @@ class SkillManifest(_Strict):
     @classmethod
     def _named(cls, value: Any) -> Any:
         if isinstance(value, Mapping):  # TOML tables [arguments.<name>]
-            return [{"name": name, **spec} for name, spec in value.items()]
+            return [
+                {"name": name, **spec} if isinstance(spec, Mapping) else spec
+                for name, spec in value.items()
+            ]
         return value
 
     @field_validator("arguments")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -141,6 +142,7 @@ def test_an_explicit_false_cannot_loosen_an_operation() -> None:
         ({"triggers": {"en": [f"w{i} x" for i in range(9)], "vi": []}}, "at least 10"),
         ({"triggers": {"en": ["check"] + [f"w{i} x" for i in range(9)], "vi": []}}, "2 to 12"),
         ({"arguments": {"x": {"description": "d", "pattern": "("}}}, "regular expression"),
+        ({"arguments": {"x": {"description": "d", "pattern": f"a{{{2**40}}}"}}}, "too large"),
         ({"arguments": {"x": {"description": "d", "extractor": "choice"}}}, "needs choices"),
         ({"arguments": {"x": {"description": "d", "extractor": "rest"}}}, "`after`"),
         ({"arguments": {"x": {"description": "d", "extractor": "amount_vnd"}}}, "gives type"),
@@ -176,7 +178,31 @@ def test_a_catalogue_holds_one_version_of_a_skill() -> None:
         ),
         ("[triggers]", "[triggers]\nfr = []", 12, "triggers.fr", "Extra inputs"),
         ('  "validate MST",\n', '  "validate",\n', 12, "triggers.en", "2 to 12"),
+        (
+            "max_length = 17",
+            "maximum = 99999999999999999999",
+            46,
+            "arguments.mst.maximum",
+            "less than or equal to 9007199254740991",
+        ),
+        ("max_length = 17", f"minimum = {'9' * 5000}", 46, "", "too many digits"),
+        (
+            "[arguments.mst]",
+            "[arguments]\nwrong = 3\n[arguments.mst]",
+            42,
+            "arguments.wrong",
+            "valid dictionary",
+        ),
+        ("idempotent = true", f"deep = {'[' * 100_000}", 6, "", "nested too deeply"),
+        (
+            "idempotent = true",
+            f"deep{'.a' * 100} = {{b{'.a' * 9000} = 1}}",
+            6,
+            "",
+            "too many parts",
+        ),
     ],
+    ids=lambda value: value[:24] if isinstance(value, str) else None,
 )
 def test_a_fault_is_placed(
     folder: Path, old: str, new: str, line: int, key: str, said: str
@@ -212,7 +238,7 @@ def test_two_files_of_one_skill_are_refused(folder: Path) -> None:
 
 
 def test_unreadable_files_are_named(folder: Path) -> None:
-    """Not UTF-8, too large: the file is named and nothing is loaded."""
+    """Not UTF-8, too large, no file at all: it is named and nothing is loaded."""
     file = folder / "zz.toml"
     file.write_bytes(b'name = "x"\nversion = "\xff"\n')
     with pytest.raises(CatalogError, match="not UTF-8") as caught:
@@ -220,6 +246,14 @@ def test_unreadable_files_are_named(folder: Path) -> None:
     assert caught.value.line == 2
     file.write_bytes(b"#" * 300_000)
     with pytest.raises(CatalogError, match="larger"):
+        load_catalog(folder)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(CatalogError, match=r"zz\.toml: not a regular file"):
+        load_catalog(folder)
+    file.unlink()
+    file.symlink_to("/dev/zero")
+    with pytest.raises(CatalogError, match=r"zz\.toml: not a regular file"):
         load_catalog(folder)
 
 
