@@ -67,6 +67,7 @@ _FIRST: Final = dt.datetime(2, 1, 1, tzinfo=dt.UTC)
 _LAST: Final = dt.datetime(9998, 12, 31, tzinfo=dt.UTC)
 _UUID: Final = "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"
 _DECISION: Final = "cuo.routing_decision"
+_QUERY_MAX: Final = 1 << 16
 _RFC3339: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
 """As `rfc3339` spells it; every session here is in UTC."""
 
@@ -321,6 +322,9 @@ def _said_at(
         *("path_taken", state["branch_decision"]),
         *("model", state[("llm_pick", "skill_name")]),
         *("rules", state[("rule_scores", "0", "skill_name")]),
+        *("rejection", state[("rejection", "error")]),
+        # Another graph's may be megabytes.
+        *("query", case((func.length(state["query"].astext) <= _QUERY_MAX, state["query"]))),
     )
     named = state["$state_of"].astext
     return (

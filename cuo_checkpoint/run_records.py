@@ -6,12 +6,30 @@ import datetime as dt
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Final
 
 from cuo_checkpoint import ids
 from cuo_checkpoint.canonical import JsonValue
 
-__all__ = ["AuditRecord", "EventRecord", "RunPage", "RunSummary", "WriteRecord", "rfc3339"]
+__all__ = [
+    "ENDED",
+    "OUTCOMES",
+    "STATES",
+    "AuditRecord",
+    "EventRecord",
+    "RunPage",
+    "RunSummary",
+    "WriteRecord",
+    "rfc3339",
+]
+
+OUTCOMES: Final = ("run_completed", "run_failed", "direct", "tombstone")
+
+ENDED: Final = {outcome.removeprefix("run_"): outcome for outcome in OUTCOMES}
+"""The words for how a closed run ended, and the outcomes they mean."""
+
+STATES: Final = ("open", "waiting", "closed", *ENDED)
+"""What a listing may be narrowed to by `state`: as it is stored, or as a listing shows it."""
 
 
 def rfc3339(at: dt.datetime) -> str:
@@ -32,8 +50,9 @@ class RunSummary(_Record):
 
     `state` is open, waiting or closed; `outcome` says how a closed run ended (run_completed,
     run_failed, direct, tombstone). `hidden` runs were deleted from LangGraph's view, not from the
-    log. `decision` is the body of the run's `cuo.routing_decision` row. Before there is one,
-    `pending` holds what the newest state says of persona, path and skill.
+    log. `decision` is the body of the run's `cuo.routing_decision` row. Without one,
+    `pending` holds what the newest state says of persona, path, skill, request (only as a reader's
+    `scrub` lets it through) and, where it was refused before it was decided, why.
     """
 
     run_id: uuid.UUID
@@ -63,6 +82,21 @@ class RunSummary(_Record):
     def path(self) -> str | None:
         """The path the decision took, or is on."""
         return self._said("path_taken")
+
+    @property
+    def reason(self) -> str | None:
+        """Why nothing was invoked: the decision's word, or that of the refusal before any."""
+        return self._said("reason") or (None if self.decision is not None else self.rejection)
+
+    @property
+    def rejection(self) -> str | None:
+        """Why the request was refused before anything was decided."""
+        return None if self.decision is not None else self._said("rejection")
+
+    @property
+    def query(self) -> str | None:
+        """The request, scrubbed: the decision's, or that of a run that waits for one."""
+        return self._said("query")
 
     @property
     def skill(self) -> str | None:

@@ -11,6 +11,7 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
@@ -19,7 +20,14 @@ from sqlalchemy import Connection, Engine, Row, func, select
 from cuo_checkpoint import ids, run_queries
 from cuo_checkpoint.errors import InvalidIdentifier, RunUnknown
 from cuo_checkpoint.models import RunIndex
-from cuo_checkpoint.run_records import AuditRecord, EventRecord, RunPage, RunSummary, WriteRecord
+from cuo_checkpoint.run_records import (
+    ENDED,
+    AuditRecord,
+    EventRecord,
+    RunPage,
+    RunSummary,
+    WriteRecord,
+)
 from cuo_checkpoint.serde import text_to_tree
 from cuo_checkpoint.sessions import open_engine, reading
 from cuo_checkpoint.shared_states import SharedStates
@@ -42,12 +50,22 @@ class RunReader:
     `cyberos_app` row security decides what is seen; as `cyberos_auditor` the tenant named here.
     Raises StoreUnavailable when the database cannot be reached and SchemaNotReady when it is not
     migrated or the role may not read it; driver errors never leave this class.
+
+    A state holds requests as they were made. What of them a listing may show is for `scrub` to say,
+    through which every word of `RunSummary.pending` goes; without it no request is in there.
     """
 
     def __init__(
-        self, url: str, *, tenant_id: uuid.UUID | str, schema: str = "public", connections: int = 4
+        self,
+        url: str,
+        *,
+        tenant_id: uuid.UUID | str,
+        schema: str = "public",
+        connections: int = 4,
+        scrub: Callable[[str], str] | None = None,
     ) -> None:
         self.tenant_id = ids.tenant_of(tenant_id)
+        self._scrub = scrub
         self.engine: Engine = open_engine(url, schema=schema, connections=connections, ping=False)
         """The connections, for other readers to share."""
 
@@ -56,6 +74,7 @@ class RunReader:
         other = object.__new__(RunReader)
         other.tenant_id = ids.tenant_of(tenant_id)
         other.engine = self.engine
+        other._scrub = self._scrub
         return other
 
     def close(self) -> None:
@@ -89,7 +108,8 @@ class RunReader:
         """Runs by (first_at, run_id), newest first, `since` <= first_at < `until`.
 
         `before` is the `next` of an earlier page. A persona matches by long or short name, a
-        skill with or without its version. What lies in a thread whose id begins with "$" is the
+        skill with or without its version. `state` is one of `run_records.STATES`: a state, or the word for how
+        a closed run ended, as listings show it. What lies in a thread whose id begins with "$" is the
         system's own (such as catalogue snapshots) and is left out; `get_run` finds it. Raises
         InvalidIdentifier for a cursor not made here, a limit below 1 and names no database holds.
         """
@@ -99,6 +119,9 @@ class RunReader:
             if text is not None:
                 ids.storable(name, text, None)
         wanted = _Wanted(persona, path, skill)
+        ended = ENDED.get(state or "")
+        if ended is not None:
+            state = "closed"
         query = run_queries.index_rows(self.tenant_id).where(
             ~RunIndex.thread_id.startswith("$", autoescape=True)
         )
@@ -106,6 +129,7 @@ class RunReader:
             since is None or RunIndex.first_at >= since,
             until is None or RunIndex.first_at < until,
             state is None or RunIndex.state == state,
+            ended is None or RunIndex.outcome == ended,
             outcome is None or RunIndex.outcome == outcome,
         ):
             if condition is not True:
@@ -124,7 +148,7 @@ class RunReader:
                     if len(found) == limit:
                         last = found[-1]
                         return RunPage(found, run_queries.to_cursor(last.first_at, last.run_id))
-                    found.append(summary)
+                    found.append(self._told(summary))
                 if len(rows) < size:
                     return RunPage(found, None)
                 place = (rows[-1].first_at, rows[-1].run_id)
@@ -136,7 +160,7 @@ class RunReader:
         run = _run_id(run_id)
         with reading(self.engine, self.tenant_id) as conn:
             index = self._index(conn, run)
-            return None if index is None else self._summaries(conn, [index])[0]
+            return None if index is None else self._told(self._summaries(conn, [index])[0])
 
     def age(self, run_id: uuid.UUID | str) -> dt.timedelta | None:
         """How long ago a run began, by the database's clock on both ends; None for no such run."""
@@ -262,6 +286,17 @@ class RunReader:
             for row in rows
         ]
 
+    def _told(self, summary: RunSummary) -> RunSummary:
+        """The summary as it may leave this class: what its state says, scrubbed."""
+        if summary.pending is None:
+            return summary
+        scrub = self._scrub
+        if scrub is None:
+            words = {key: word for key, word in summary.pending.items() if key != "query"}
+        else:
+            words = {key: word and scrub(word) for key, word in summary.pending.items()}
+        return replace(summary, pending=words)
+
     def _pending(self, conn: Connection, undecided: Sequence[Row[Any]]) -> dict[uuid.UUID, Any]:
         """What runs without a decision were about to decide, by their newest states."""
         rows = conn.execute(run_queries.last_states(self.tenant_id, undecided)).all()
@@ -299,8 +334,15 @@ class _Wanted(NamedTuple):
 
 
 def _may_decide(index: Row[Any]) -> bool:
-    """Whether a run without a decision was on its way to one; others' graphs just complete."""
-    return bool(index.state != "closed" or index.outcome == "run_failed")
+    """Whether a run without a decision was on its way to one; others' graphs just complete.
+
+    One that completed in a thread of its own may have been refused before it was decided.
+    """
+    return bool(
+        index.state != "closed"
+        or index.outcome == "run_failed"
+        or (index.outcome == "run_completed" and index.thread_id == str(index.run_id))
+    )
 
 
 def _pending(said: dict[str, Any]) -> dict[str, str | None] | None:
@@ -312,9 +354,12 @@ def _pending(said: dict[str, Any]) -> dict[str, str | None] | None:
         "persona_version": said["persona_version"],
         "path_taken": path,
         "skill_chosen": chosen.get(path) if isinstance(path, str) else None,
+        "rejection": said["rejection"],
     }
     words = {key: value if isinstance(value, str) else None for key, value in found.items()}
-    return words if any(words.values()) else None
+    if not any(words.values()):
+        return None
+    return {**words, "query": said["query"] if isinstance(said["query"], str) else None}
 
 
 def _run_id(value: uuid.UUID | str) -> uuid.UUID:

@@ -114,6 +114,7 @@ def run_reader() -> Iterator[Any]:
     """A reader of the caller's tenant."""
     from cuo_checkpoint.runs import RunReader
     from cuo_supervisor.compose import identity_of
+    from cuo_supervisor.core.scrub import scrub
 
     settings = load_settings()
     # Whoever decides on a waiting run must be able to read it first.
@@ -121,7 +122,11 @@ def run_reader() -> Iterator[Any]:
     with (
         place_of(settings) as place,
         RunReader(
-            place.conninfo, tenant_id=identity.tenant_id, schema=place.schema, connections=1
+            place.conninfo,
+            tenant_id=identity.tenant_id,
+            schema=place.schema,
+            connections=1,
+            scrub=scrub,
         ) as reader,
     ):
         yield reader

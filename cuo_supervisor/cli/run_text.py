@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import click
@@ -23,6 +23,8 @@ _HEAD: Final = ("STARTED (UTC)", "RUN", "STATE", "PERSONA", "PATH", "SKILL", "QU
 _COLOURS: Final = {"waiting": "yellow", "open": "cyan", "failed": "red"}
 _NARROW: Final = 110
 """Columns of a terminal below which a run takes two lines instead of breaking one anywhere."""
+_LEAST_QUERY: Final = 8
+"""Columns that must be left for a query; with less a run takes two lines, too."""
 
 
 def run_table(runs: Sequence[Any], *, width: int | None = None) -> str:
@@ -32,6 +34,8 @@ def run_table(runs: Sequence[Any], *, width: int | None = None) -> str:
         return "\n".join(_two_lines(row, width) for row in rows)
     rows.insert(0, _HEAD)
     widths = [max(cells(row[i]) for row in rows) for i in range(6)]
+    if width is not None and width < sum(widths) + 12 + _LEAST_QUERY:
+        return "\n".join(_two_lines(row, width) for row in rows[1:])
     lines = []
     for row in rows:
         padded = [_pad(cell, size) for cell, size in zip(row, widths, strict=False)]
@@ -39,8 +43,7 @@ def run_table(runs: Sequence[Any], *, width: int | None = None) -> str:
         if row[2] in _COLOURS:
             padded[2] = click.style(padded[2], fg=_COLOURS[row[2]])
         if width is not None and cells(line) > width:
-            room = max(width - sum(widths) - 12, 8)
-            row = (*row[:6], _cut(row[6], room))
+            row = (*row[:6], _cut(row[6], width - sum(widths) - 12))
         lines.append("  ".join([*padded, row[6]]).rstrip())
     lines[0] = click.style(lines[0], bold=True)
     return "\n".join(lines)
@@ -52,14 +55,13 @@ def run_rows(runs: Sequence[Any]) -> list[tuple[str, ...]]:
 
 
 def _summary_row(run: Any) -> tuple[str, ...]:
-    said: Mapping[str, Any] = run.decision or {}
-    query = one_line(str(said.get("query", "") or "").replace("\n", " "))
+    query = one_line((run.query or "").replace("\n", " "))
     return (
         run.first_at.strftime("%Y-%m-%d %H:%M:%S"),
         run.ulid,
         state_word(run),
         one_line(_short(run.persona)),
-        one_line(str(said.get("reason") or run.path or "-")),
+        one_line(": ".join(word for word in (run.path, run.reason) if word) or "-"),
         one_line(str(run.skill or "-")),
         _cut(query, 60),
     )

@@ -40,6 +40,12 @@ def run_tree(
     root = Tree(Text(f"run {summary.ulid}", "bold").append(f"  {summary.run_id}", "not bold dim"))
     said = f"{state_word(summary)} · {summary.first_at.isoformat(timespec='milliseconds')}"
     root.add(Text(f"{said} · trace {summary.trace_id}"))
+    if summary.rejection:
+        named = (summary.pending or {}).get("persona_key")
+        asked_for = f"; it asked for persona {one_line(named)}" if named else ""
+        root.add(
+            Text(f"refused, nothing decided: {one_line(summary.rejection)}{asked_for}", "yellow")
+        )
     if summary.state == "waiting":
         what = f"{one_line(summary.skill)} waits" if summary.skill else "it waits"
         answer = f"cyberos-cuo supervisor resume {summary.ulid} --approve|--deny --reason TEXT"

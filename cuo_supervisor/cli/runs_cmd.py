@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from cuo_checkpoint.run_records import OUTCOMES, STATES
 from cuo_supervisor.cli.common import (
     debug_option,
     deliver,
@@ -103,10 +104,14 @@ def runs() -> None:
 @click.option("--before", metavar="CURSOR", help="Go on after the page that named this cursor.")
 @click.option("--since", type=_When(), help="Began at or after: a UTC time, or an age like 24h.")
 @click.option("--until", type=_When(), help="Began before: a UTC time, or an age like 90m.")
-@click.option("--state", type=click.Choice(["open", "waiting", "closed"]), help="How it stands.")
+@click.option(
+    "--state",
+    type=click.Choice(STATES),
+    help="How it stands, or ended, as the column STATE says; closed is however it ended.",
+)
 @click.option(
     "--outcome",
-    type=click.Choice(["run_completed", "run_failed", "direct", "tombstone"]),
+    type=click.Choice(OUTCOMES),
     help="How it ended.",
 )
 @click.option("--persona", shell_complete=complete_persona, help="Short or long name.")

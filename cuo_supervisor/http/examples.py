@@ -84,6 +84,8 @@ RUN: Final[dict[str, Any]] = {
         "persona_version": "cuo-coo@0.1.0",
         "path_taken": "auto",
         "skill_chosen": "vietnam-bank-transfer@1.0",
+        "rejection": None,
+        "query": "transfer 5M VND to ACME account [REDACTED-BANK_ACCOUNT]",
     },
 }
 

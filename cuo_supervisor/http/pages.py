@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import Scope
 
-from cuo_checkpoint.run_records import RunSummary
+from cuo_checkpoint.run_records import OUTCOMES, STATES, RunSummary
 from cuo_supervisor.core.personas import PERSONAS, get_persona
 from cuo_supervisor.errors import IdentityRejected, PersonaUnknown, UsageError
 from cuo_supervisor.expiry import answer_until
@@ -34,9 +34,7 @@ __all__ = ["render_problem", "router"]
 router = APIRouter(include_in_schema=False)
 
 _FILTERS: Final = ("since", "until", "state", "outcome", "persona", "path", "skill")
-_STATES: Final = ("open", "waiting", "closed")
 _PATHS: Final = ("auto", "ask", "defer", "cascade_then_auto", "cascade_then_ask")
-_OUTCOMES: Final = ("run_completed", "run_failed", "direct", "tombstone")
 _PAGE: Final = 50
 _MAX_FIELDS: Final = 20
 
@@ -151,7 +149,7 @@ async def run_list(request: Request, service: TheService) -> Response:
             "persona": _persona(run.persona),
             "path": _path(run),
             "skill": visible(shortened(str(run.skill or "–"), 80)),
-            "query": visible(shortened(str((run.decision or {}).get("query") or ""), 140)),
+            "query": visible(shortened(run.query or "", 140)),
         }
         for run in page.runs
     ]
@@ -164,10 +162,10 @@ async def run_list(request: Request, service: TheService) -> Response:
         filtered=bool(asked),
         next=f"/runs?{urlencode({**asked, 'before': page.next})}" if page.next else None,
         first=f"/runs?{urlencode(asked)}" if before else None,
-        states=_STATES,
+        states=STATES,
         personas=[p.short for p in PERSONAS.values()],
         paths=_PATHS,
-        outcomes=_OUTCOMES,
+        outcomes=OUTCOMES,
         skills=[skill.skill_name for skill in service.supervisor.catalog.skills],
     )
 
@@ -284,7 +282,7 @@ def _inside(target: str) -> str:
 
 
 def _path(run: RunSummary) -> str:
-    said = str((run.decision or {}).get("reason") or run.path or "–")
+    said = ": ".join(word for word in (run.path, run.reason) if word) or "–"
     return visible(shortened(said.replace("_", " "), 60))
 
 

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from cuo_checkpoint.event_pages import parse_cursor, read_page
+from cuo_checkpoint.run_records import STATES
 from cuo_supervisor.http.auth import Caller, TheService
 from cuo_supervisor.http.problems import run_unknown
 from cuo_supervisor.http.responses import PROBLEMS
@@ -110,7 +111,13 @@ async def runs(
         dt.datetime | None, Query(description="Began at or after; without a zone it is UTC.")
     ] = None,
     until: Annotated[dt.datetime | None, Query(description="Began before.")] = None,
-    state: Annotated[str | None, Query(pattern="^(open|waiting|closed)$")] = None,
+    state: Annotated[
+        str | None,
+        Query(
+            pattern=f"^({'|'.join(STATES)})$",
+            description="How it stands, or ended; closed is however it ended.",
+        ),
+    ] = None,
     outcome: Annotated[str | None, Query(max_length=64)] = None,
     persona: Annotated[str | None, Query(max_length=64, description="Short or long name.")] = None,
     path: Annotated[str | None, Query(max_length=64)] = None,

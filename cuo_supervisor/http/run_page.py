@@ -70,7 +70,7 @@ def tone_of(run: RunSummary) -> str:
         return "warn"
     if run.outcome == "run_failed":
         return "bad"
-    done = run.decision is None or bool(run.decision.get("routed"))
+    done = run.rejection is None if run.decision is None else bool(run.decision.get("routed"))
     return "good" if run.outcome == "run_completed" and done else ""
 
 

@@ -112,7 +112,8 @@ class CheckpointPage(_Document):
 class Run(_Document):
     """One run, and the body of its routing decision once it has made one.
 
-    Before that `pending` says, where the run's state does, its persona, path and skill.
+    Without one `pending` says, where the run's state does, its persona, path, skill, request
+    (scrubbed) and why it was refused.
     """
 
     model_config = _like(examples.RUN)

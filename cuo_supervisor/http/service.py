@@ -18,6 +18,7 @@ from cuo_checkpoint.event_pages import RunHead, read_head, stream_rows
 from cuo_checkpoint.ids import run_id_from_ulid
 from cuo_checkpoint.runs import RunReader
 from cuo_supervisor.compose import Place, make_supervisor
+from cuo_supervisor.core.scrub import scrub
 from cuo_supervisor.errors import IdentityRejected
 from cuo_supervisor.http.options import Options
 from cuo_supervisor.http.problems import Problem, run_unknown
@@ -71,6 +72,7 @@ class Service:
             tenant_id=LOCAL_TENANT_ID,  # replaced per request; nobody's but the local operator's
             schema=place.schema,
             connections=options.readers + options.streams,
+            scrub=scrub,
         )
         self._threads = ThreadPoolExecutor(options.readers, thread_name_prefix="cuo-read")
         self._stream_threads = ThreadPoolExecutor(options.streams, thread_name_prefix="cuo-stream")

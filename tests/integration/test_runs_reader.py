@@ -24,6 +24,7 @@ from cuo_checkpoint.errors import (
 )
 from cuo_checkpoint.ids import ulid_of
 from cuo_checkpoint.runs import RunReader
+from cuo_supervisor.core.scrub import scrub
 
 DECISION = {
     "persona_key": "chief-financial-officer",
@@ -99,7 +100,10 @@ def test_a_run_is_summed_up(store: Any, reader: RunReader, shared_place: Any) ->
 
 @pytest.mark.parametrize("size", [1, 20_000])
 def test_an_undecided_run_says_what_it_is_about(store: Any, reader: RunReader, size: int) -> None:
-    """Persona, path and skill come from the newest state, also where rows share a large one."""
+    """Persona, path and skill come from the newest state, also where rows share a large one.
+
+    The request does only through a scrub.
+    """
     run_id, writer = uuid.uuid4(), CheckpointWriter(store)
     state = {
         "text": "đ" * size,
@@ -108,6 +112,7 @@ def test_an_undecided_run_says_what_it_is_about(store: Any, reader: RunReader, s
         "branch_decision": "auto",
         "rule_scores": [{"skill_name": "vietnam-bank-transfer@1.0"}, {"skill_name": "other"}],
         "llm_pick": None,
+        "query": "transfer to an@example.vn",
     }
     writer.write(run_id, "run_started", {"persona_key": 7})
     assert reader.list_runs().runs[0].pending is None
@@ -122,6 +127,30 @@ def test_an_undecided_run_says_what_it_is_about(store: Any, reader: RunReader, s
     picked = {**state, "branch_decision": "cascade_then_auto", "llm_pick": {"skill_name": "m@1"}}
     writer.write(run_id, "node_completed", picked, node_name="invoke")
     assert reader.list_runs().runs[0].skill == "m@1"
+    assert "an@" not in str([reader.get_run(run_id), reader.list_runs().runs])
+    reader._scrub = scrub
+    for shown in (reader, reader.for_tenant(reader.tenant_id)):
+        for one in (shown.get_run(run_id), shown.list_runs().runs[0]):
+            assert one is not None
+            assert one.query == "transfer to [REDACTED-EMAIL]"
+            assert "an@" not in str(one)
+
+
+@pytest.mark.parametrize("own_thread", [True, False])
+def test_a_run_refused_before_it_was_decided_says_so(
+    store: Any, reader: RunReader, own_thread: bool
+) -> None:
+    """It completed all the same. Whom it asked for may be anything, and is scrubbed."""
+    run_id, writer = uuid.uuid4(), CheckpointWriter(store)
+    thread = str(run_id) if own_thread else "a thread of many runs"
+    state = {"persona_key": "an@example.vn", "rejection": {"error": "persona_unknown"}}
+    writer.write(run_id, "run_started", state, thread_id=thread)
+    writer.write(run_id, "run_completed", state, thread_id=thread)
+    reader._scrub = scrub
+    found = reader.list_runs(state="completed").runs[0]
+    assert (found.state, found.outcome) == ("closed", "run_completed")
+    assert found.reason == found.rejection == ("persona_unknown" if own_thread else None)
+    assert found.persona == ("[REDACTED-EMAIL]" if own_thread else None)
 
 
 def test_another_graphs_run_is_about_nothing_known(store: Any, reader: RunReader) -> None:
@@ -209,7 +238,8 @@ def test_listing_filters(store: Any, reader: RunReader, shared_place: Any) -> No
     def listed(**filters: Any) -> list[int]:
         return [ids.index(run.run_id) for run in reader.list_runs(**filters).runs]
 
-    assert listed(state="closed") == listed(outcome="run_failed") == [4]
+    assert listed(state="closed") == listed(outcome="run_failed") == listed(state="failed") == [4]
+    assert listed(state="completed") == listed(state="failed", outcome="run_completed") == []
     assert listed(state="open") == [3, 2, 1, 0]
     assert listed(persona="cfo") == listed(persona="chief-financial-officer") == [2, 1, 0]
     assert listed(persona="cto") == []

@@ -287,6 +287,7 @@ def test_an_approver_answers_on_the_page(api: Any, tenant_id: str, token: Any) -
     page = read(boss.get(f"/runs/{run}"))
     waiting = read(boss.get("/runs?state=waiting&persona=coo&path=auto"))
     assert run in waiting.text
+    assert "transfer 5M VND to ACME account [REDACTED-BANK_ACCOUNT]" in waiting.text
     for word in (
         *("Waits for an approval", "wire_transfer", "0123456789", "Approve", "Deny"),
         *("Answer until", "subject-7"),

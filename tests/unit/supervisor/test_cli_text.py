@@ -23,6 +23,7 @@ from cuo_supervisor.cli.common import deliver, emit_json
 from cuo_supervisor.cli.main import cli
 from cuo_supervisor.cli.run_text import cells, run_table
 from cuo_supervisor.cli.run_tree import rendered, run_tree
+from cuo_supervisor.http.run_page import tone_of
 
 AT = dt.datetime(2026, 11, 30, 8, 15, tzinfo=dt.UTC)
 SAID = {
@@ -88,13 +89,36 @@ def test_no_line_is_wider_than_a_narrow_terminal(width: int, query: str, path: s
 
 def test_columns_stand_beneath_their_names() -> None:
     """Vietnamese text, short persona names and what a waiting run waits for."""
-    pending = {"persona_key": "coo", "path_taken": "auto", "skill_chosen": "transfer@1.0"}
+    pending = {
+        "persona_key": "coo",
+        "path_taken": "auto",
+        "skill_chosen": "transfer@1.0",
+        "query": "pay ACME",
+    }
     waiting = summary(state="waiting", outcome=None, decision=None, pending=pending)
     head, first, second = run_table([waiting, summary()]).splitlines()
     head, first = click.unstyle(head), click.unstyle(first)
+    assert first.endswith("  pay ACME")
     assert first.index("transfer@1.0") == head.index("SKILL")
     assert second.index("cfo") == first.index("coo") == head.index("PERSONA")
     assert second.endswith("gửi hóa đơn cho công ty Đông Á")
+
+
+def test_a_refusal_and_a_block_are_told_beside_the_path_that_was_taken() -> None:
+    """PATH keeps the path; a request that was never decided has the word of its refusal."""
+    refused = summary(decision=None, pending={"persona_key": "zz", "rejection": "persona_unknown"})
+    blocked = summary(decision={**SAID, "reason": "persona_defer_matrix"})
+    _, first, second = run_table([refused, blocked]).splitlines()
+    assert re.split(r"  +", first)[2:5] == ["completed", "zz", "persona_unknown"]
+    assert "  auto: persona_defer_matrix  " in second
+    tree = rendered(run_tree(refused, [], [], Sound(), states=False))
+    assert "refused, nothing decided: persona_unknown; it asked for persona zz" in tree
+    assert tone_of(refused) == tone_of(blocked) == ""
+    # Columns that leave no room for the request would break anywhere: then, too, two lines.
+    lines = click.unstyle(run_table([blocked], width=115)).splitlines()
+    assert len(lines) == 2
+    assert all(cells(line) <= 115 for line in lines)
+    assert "auto: persona_defer_matrix" in lines[0]
 
 
 def test_a_run_is_a_tree() -> None:
