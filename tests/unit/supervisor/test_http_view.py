@@ -302,6 +302,13 @@ def test_a_run_that_waits_names_its_operation() -> None:
 
 def test_only_what_was_done_is_green() -> None:
     """A run that completes by being denied, blocked or asked back has done nothing."""
-    for decision, tone in ((None, "good"), ({"routed": True}, "good"), ({"routed": False}, "")):
-        run_: Any = SimpleNamespace(state="closed", outcome="run_completed", decision=decision)
+    for decision, rejection, tone in (
+        (None, None, "good"),
+        (None, "persona_unknown", ""),
+        ({"routed": True}, None, "good"),
+        ({"routed": False}, None, ""),
+    ):
+        run_: Any = SimpleNamespace(
+            state="closed", outcome="run_completed", decision=decision, rejection=rejection
+        )
         assert tone_of(run_) == tone
