@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from cuo_supervisor.calls import check_kind
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.errors import DataError, UsageError
@@ -40,10 +41,14 @@ _NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A person's answer to a run that waits."""
+    """A person's answer to a run that waits. Raises UsageError for an `approved` such as "no"."""
 
     approved: bool
     reason: str
+
+    def __post_init__(self) -> None:
+        check_kind("approved", self.approved, bool, "True or False")
+        check_kind("reason", self.reason, str, "text")
 
 
 def has_run_out(state: Mapping[str, Any], now_ns: int, age_s: float) -> bool:

@@ -19,6 +19,7 @@ from cuo_supervisor.errors import (
     IdentityRejected,
     PersonaMismatch,
     PersonaVersionMismatch,
+    UsageError,
 )
 from cuo_supervisor.jwks import KeySource, key_source
 
@@ -89,7 +90,10 @@ _CALENDAR_ENDS: Final = 253_402_300_800
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who asks. `tenant_id` is a lower-case UUID; `persona_claim` is such as cuo-cfo@0.4.1."""
+    """Who asks. `tenant_id` is a lower-case UUID; `persona_claim` is such as cuo-cfo@0.4.1.
+
+    Raises UsageError for a name that is no text.
+    """
 
     tenant_id: str
     subject_id: str
@@ -97,6 +101,11 @@ class Identity:
     persona_claim: str | None
     roles: frozenset[str]
     local: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("tenant_id", "subject_id", "issuer"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} must be text, not {type(getattr(self, name)).__name__}")
 
 
 class PersonaLike(Protocol):

@@ -8,6 +8,7 @@ import contextlib
 import threading
 from typing import Any
 
+from cuo_supervisor.calls import check_kind
 from cuo_supervisor.compose import Place, identity_of, make_supervisor, open_place
 from cuo_supervisor.core.models import RoutingDecision
 from cuo_supervisor.errors import UsageError
@@ -44,9 +45,14 @@ async def run_supervisor(
     `do_record=False` is a dry run and implies `do_invoke=False`: no database is needed then.
     Raises the tree of `cuo_supervisor.errors`.
     """
+    if supervisor is not None:
+        check_kind("supervisor", supervisor, Supervisor, "a Supervisor")
+    check_kind("do_record", do_record, bool, "True or False")
     settings, chosen = (None, supervisor) if supervisor else _own(durable=do_record)
     who = identity
-    if who is None:
+    if who is not None:
+        check_kind("identity", who, Identity, "an Identity")
+    else:
         who = identity_of(settings) if settings is not None else LOCAL_IDENTITY
     if tenant_id is not None or subject_id is not None:
         if not who.local:
@@ -87,7 +93,7 @@ async def _once(query: str, persona_key: str, options: dict[str, Any]) -> Routin
     finally:
         # This loop ends with the call; its connections must not outlive it.
         for used in (options.get("supervisor"), *(own for _, own in _made.values())):
-            if used is not None:
+            if isinstance(used, Supervisor):
                 await used.aclose_loop()
 
 

@@ -16,20 +16,15 @@ from langgraph.types import Command, Interrupt
 from ulid import ULID
 from uuid_utils.compat import uuid7
 
+from cuo_supervisor.calls import check_call
 from cuo_supervisor.cascade import Model
 from cuo_supervisor.core import audit
 from cuo_supervisor.core.audit import subject_hash16
 from cuo_supervisor.core.catalog import Catalog
 from cuo_supervisor.core.decision import decision_of, outcome_of
-from cuo_supervisor.core.envelope import check_query
 from cuo_supervisor.core.models import CUO_STATE_V, RoutingDecision
 from cuo_supervisor.core.replay import check_state_version
-from cuo_supervisor.errors import (
-    DataError,
-    PermissionDenied,
-    SupervisorError,
-    UsageError,
-)
+from cuo_supervisor.errors import DataError, PermissionDenied, SupervisorError, UsageError
 from cuo_supervisor.expiry import (
     APPROVAL_SECONDS,
     Answer,
@@ -126,7 +121,9 @@ class Supervisor:
         for a query that cannot be routed, PersonaUnknown, PersonaMismatch,
         PersonaVersionMismatch, StoreDown and AuditWriteFailed.
         """
-        text = check_query(query)
+        text = check_call(
+            query, persona_key, identity, traceparent, do_invoke=do_invoke, do_record=do_record
+        )
         durable = self._durable
         if do_record and durable is None:
             raise UsageError("this supervisor has no store; pass do_record=False for a dry run")

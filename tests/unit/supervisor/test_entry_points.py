@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from cuo_supervisor import RoutingDecision, run_supervisor, run_supervisor_sync
+from cuo_supervisor import Answer, RoutingDecision, run_supervisor, run_supervisor_sync
 from cuo_supervisor.errors import UsageError
 
 COMMAND = Path(sys.executable).with_name("cyberos-cuo")
@@ -68,6 +68,35 @@ def test_threads_and_loops_share_one_supervisor() -> None:
     assert len({decision.request_id for decision in decisions}) == 200
     answers += [fixed(decision) for decision in decisions]
     assert all(answer == answers[0] for answer in answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("query", None),
+        ("persona_key", None),
+        ("persona_key", 7),
+        ("tenant_id", 7),
+        ("subject_id", b"x"),
+        ("identity", "clerk"),
+        ("traceparent", 7),
+        ("supervisor", "mine"),
+        ("do_invoke", "no"),
+        ("do_record", 0),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_a_usage_error(name: str, value: object) -> None:
+    """The error is one of ours, names the argument and does not repeat it."""
+    given: dict[str, Any] = {"query": "send invoice", "do_record": False} | {name: value}
+    with pytest.raises(UsageError, match=rf"{name} must be .*, not {type(value).__name__}$"):
+        run_supervisor_sync(**given)
+
+
+@pytest.mark.parametrize("given", [("no", "checked"), (True, None)])
+def test_an_answer_of_a_wrong_kind_approves_nothing(given: tuple[Any, Any]) -> None:
+    """The word "no" is true to Python."""
+    with pytest.raises(UsageError, match="must be"):
+        Answer(*given)
 
 
 async def test_the_blocking_twin_names_the_other_inside_a_loop() -> None:
