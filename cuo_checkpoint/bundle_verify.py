@@ -8,7 +8,11 @@ line); get it from the log's operator in person or by mail, never from a bundle.
 is a signed head you were given before: the bundle must not be older. Without --key only the
 bundle's agreement with itself is checked, which whoever made it could have arranged.
 
-Exit code 0: everything holds. 65: something does not, and is named. 64: wrong usage.
+Exit code 0: everything holds. 65: something does not, and is named. 64: wrong usage. 74: the result
+could not be written. 130: interrupted.
+
+Not checked is what is there for reading, summary.html above all: nothing signed speaks of it, and the
+checksums beside it are made by whoever made it. The result names each such file.
 
 Everything is recomputed from definitions, sharing no code with the program that wrote the log:
 chains (SHA-256), rows (RFC 8785), trees (RFC 6962), heads (C2SP signed notes), signatures
@@ -20,16 +24,20 @@ from __future__ import annotations
 import argparse
 import base64
 import calendar
+import contextlib
 import hashlib
 import itertools
 import json
 import math
+import os
 import pathlib
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from io import BufferedReader
+from typing import Any, NoReturn
 
 __all__ = ["Verifier", "canonical", "ed25519_verify", "main"]
 
@@ -53,6 +61,14 @@ HOLD = (
 )  # fmt: skip
 RETENTION = "00000000-0000-8000-8000-726574656e74"
 MAX_NAMED = 1000
+MAX_TEXT = 1000  # letters of one finding
+SMALL = 1 << 16  # a note, a file of keys, the checksums
+LARGE = 1 << 31  # what is read whole and grows with the runs: 1.4 kB each
+LINE = 1 << 28  # a row; the log takes none of more than some MB
+DAMAGE = (
+    ArithmeticError, AttributeError, LookupError, MemoryError, OSError, RecursionError, TypeError,
+    ValueError,
+)  # fmt: skip
 SPELL = "\0spell"  # no column has such a name
 
 Row = dict[str, Any]
@@ -211,9 +227,9 @@ def ed25519_verify(public: bytes, message: bytes, signature: bytes) -> bool:
 # -- heads and trees ---------------------------------------------------------------------------
 
 
-def read_keys(text: str) -> list[bytes]:
-    """Public keys, one a line. Raises ValueError for a line that is none."""
-    found = []
+def read_keys(text: str) -> dict[bytes, str]:
+    """Public keys, one a line, and what each calls itself. Raises ValueError if a line is none."""
+    found = {}
     for line in text.splitlines():
         if line.strip() and not line.startswith("#"):
             name, ident, data, *_ = (*line.strip().split("+", 2), "", "")
@@ -224,12 +240,17 @@ def read_keys(text: str) -> list[bytes]:
                 or sha256(name.encode() + b"\n" + raw)[:4].hex() != ident
             ):
                 raise ValueError(f"no public key: {name}")
-            found.append(raw[1:])
+            found[raw[1:]] = f"{name} {ident}"
+    if not found:
+        raise ValueError("there is no key in it")
     return found
 
 
-def read_head(data: bytes, origin: str, keys: list[bytes] | None) -> tuple[int, bytes]:
-    """Size and root of a signed head of this log. Raises ValueError saying what is wrong."""
+def read_head(data: bytes, origin: str, keys: dict[bytes, str] | None) -> tuple[int, bytes]:
+    """Size and root of a signed head of this log. Raises ValueError saying what is wrong.
+
+    A key signs under the log's name, so its id in a head is not the one in its own line: both are told.
+    """
     text, blank, lines = data.decode(errors="replace").rpartition("\n\n")
     told = re.fullmatch(r"([^\n]+)\n(0|[1-9][0-9]{0,17})\n([A-Za-z0-9+/]{43}=)", text)
     if not blank or not told:
@@ -244,11 +265,15 @@ def read_head(data: bytes, origin: str, keys: list[bytes] | None) -> tuple[int, 
             signed = base64.b64decode(packed)
             seen.append(signed[:4].hex())
             if name == origin and signed[:4] in known:
-                if not ed25519_verify(known[signed[:4]], (text + "\n").encode(), signed[4:]):
-                    raise ValueError("is forged: the signature does not fit it")
+                key = known[signed[:4]]
+                if not ed25519_verify(key, (text + "\n").encode(), signed[4:]):
+                    raise ValueError(f"is forged: the signature by {keys[key]} does not fit it")
                 vouched = True
         if not vouched:
-            raise ValueError(f"is signed by no key you trust (by {', '.join(seen)})")
+            yours = ", ".join(f"{keys[key]} as {ident.hex()}" for ident, key in known.items())
+            raise ValueError(
+                f"is signed by no key you trust (by {', '.join(seen)}; in this log yours sign: {yours})"
+            )
     return int(told[2]), base64.b64decode(told[3])
 
 
@@ -296,10 +321,23 @@ def next_month(month: str) -> str:
 # -- the bundle --------------------------------------------------------------------------------
 
 
+def open_file(path: pathlib.Path) -> BufferedReader:
+    """A file that lies in the folder itself. Raises ValueError for a link, pipe, device or folder."""
+    if not stat.S_ISREG(path.lstat().st_mode):  # before it is opened: that alone moves some devices
+        raise ValueError(f"{path.name} is not a regular file")
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+    safe = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    file = os.fdopen(os.open(path, flags | safe), "rb")
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise ValueError(f"{path.name} is not a regular file")
+    return file
+
+
 class Verifier:
     """Checks one bundle; `problems` says what does not hold, first things first."""
 
-    def __init__(self, folder: pathlib.Path, keys: list[bytes] | None) -> None:
+    def __init__(self, folder: pathlib.Path, keys: dict[bytes, str] | None) -> None:
         self.folder, self.keys = folder, keys
         self.problems: list[str] = []
         self.more = 0
@@ -313,11 +351,12 @@ class Verifier:
         self.leaves: dict[str, list[Row]] = {}
         self.holds: list[Row] = []
         self.told_holds: dict[str, tuple[int, Row]] = {}
+        self.unchecked: set[str] = set()
         self.tell: Callable[[str], None] = lambda text: None
 
     def problem(self, text: str) -> None:
         if len(self.problems) < MAX_NAMED:
-            self.problems.append(text)
+            self.problems.append(text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} ...")
         else:
             self.more += 1
 
@@ -325,7 +364,7 @@ class Verifier:
         """Everything. Raises nothing for a damaged bundle; names the damage."""
         try:
             self._files()
-            self.manifest = json.loads((self.folder / "manifest.json").read_bytes())
+            self.manifest = json.loads(self._read("manifest.json", LARGE))
             if self.manifest["format"] != FORMAT:
                 self.problem("the manifest is not of a bundle of this version")
                 return
@@ -334,35 +373,57 @@ class Verifier:
             self._retention()
             self._rows()
             self._missing()
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        except DAMAGE as error:
             self.problem(f"the bundle cannot be read on: {type(error).__name__}: {error}")
 
     def _files(self) -> None:
-        listed = {}
-        for line in (self.folder / "SHA256SUMS").read_text().splitlines():
+        listed, there = {}, {p.name for p in self.folder.iterdir()} - {"SHA256SUMS", "__pycache__"}
+        for line in self._read("SHA256SUMS", SMALL).decode(errors="surrogateescape").splitlines():
             digest, _, name = line.partition("  ")
             listed[name] = digest
         for name, digest in listed.items():
-            with (self.folder / name).open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != digest:
-                    self.problem(f"file {name} is not the one in SHA256SUMS")
-        there = {p.name for p in self.folder.iterdir()} - {"SHA256SUMS", "__pycache__"}
+            if name not in there:  # nor is a name with a path in it looked for elsewhere
+                self.problem(f"file {name} is in SHA256SUMS and cannot be read: it is not here")
+                continue
+            try:
+                with self._open(name) as file:
+                    if hashlib.file_digest(file, "sha256").hexdigest() != digest:
+                        self.problem(f"file {name} is not the one in SHA256SUMS")
+            except (OSError, ValueError) as error:
+                self.problem(f"file {name} cannot be read: {error}")
         for name in sorted(there - set(listed)):
             self.problem(f"file {name} is not in SHA256SUMS")
+        self.unchecked = there
+
+    def _open(self, name: str) -> BufferedReader:
+        self.unchecked.discard(name)
+        return open_file(self.folder / name)
+
+    def _read(self, name: str, limit: int) -> bytes:
+        with self._open(name) as file:
+            if os.fstat(file.fileno()).st_size > limit:
+                raise ValueError(f"{name} is longer than {limit} bytes")
+            return file.read()
+
+    def _each(self, name: str) -> Iterator[bytes]:
+        """The lines of a file of rows."""
+        with self._open(name) as file:
+            while line := file.readline(LINE):
+                if len(line) == LINE:
+                    raise ValueError(f"{name} has a line of {LINE} bytes or more")
+                yield line
 
     def _heads(self, newer: bytes | None) -> None:
         self.tenant = self.manifest["tenant_id"]
-        self.proofs: dict[str, Row] = json.loads((self.folder / "proofs.json").read_bytes())
+        self.proofs: dict[str, Row] = json.loads(self._read("proofs.json", LARGE))
         self.root = b""
         origin = f"cuo/{self.tenant}"
-        path = self.folder / "head.note"
-        if not path.exists():
+        try:
+            self.size, self.root = read_head(self._read("head.note", SMALL), origin, self.keys)
+        except FileNotFoundError:
             self.problem("no head was signed when this was exported: nothing here is sealed")
-        else:
-            try:
-                self.size, self.root = read_head(path.read_bytes(), origin, self.keys)
-            except ValueError as error:
-                self.problem(f"head.note {error}")
+        except ValueError as error:
+            self.problem(f"head.note {error}")
         if newer is not None:
             try:
                 size, root = read_head(newer, origin, self.keys)
@@ -390,21 +451,20 @@ class Verifier:
         size = low
         if len(nodes) != size.bit_count():
             raise ValueError("the leaves do not begin where they say")
-        with (self.folder / "leaves.ndjson").open("rb") as file:
-            for line in file:
-                data, carry, width = line.removesuffix(b"\n"), sha256(b"\0", line[:-1]), size
-                while width & 1:
-                    carry, width = sha256(b"\x01", nodes.pop(), carry), width >> 1
-                nodes.append(carry)
-                leaf = json.loads(data)
-                if size == low > 0 and leaf["sealed_at"][:7] >= month:
-                    self.problem("leaves of the month may be missing before the first one here")
-                size += 1
-                if "statement" in leaf:
-                    for run, _, _ in json.loads(leaf["statement"])["lost"]:
-                        self.leaves.pop(run, None)
-                elif leaf["at"][:7] == month:
-                    self.leaves.setdefault(leaf["run_id"], []).append(leaf)
+        for line in self._each("leaves.ndjson"):
+            data, carry, width = line.removesuffix(b"\n"), sha256(b"\0", line[:-1]), size
+            while width & 1:
+                carry, width = sha256(b"\x01", nodes.pop(), carry), width >> 1
+            nodes.append(carry)
+            leaf = json.loads(data)
+            if size == low > 0 and leaf["sealed_at"][:7] >= month:
+                self.problem("leaves of the month may be missing before the first one here")
+            size += 1
+            if "statement" in leaf:
+                for run, _, _ in json.loads(leaf["statement"])["lost"]:
+                    self.leaves.pop(run, None)
+            elif leaf["at"][:7] == month:
+                self.leaves.setdefault(leaf["run_id"], []).append(leaf)
         root = nodes.pop() if nodes else b""
         while nodes:
             root = sha256(b"\x01", nodes.pop(), root)
@@ -515,13 +575,12 @@ class Verifier:
         return rows
 
     def _lines(self, name: str) -> Iterator[Row]:
-        with (self.folder / f"{name}.ndjson").open("rb") as file:
-            for line in file:
-                self.counts[name] += 1
-                row, row_spell = load(line)
-                row.setdefault("tenant_id", self.tenant)
-                row[SPELL] = row_spell
-                yield row
+        for line in self._each(f"{name}.ndjson"):
+            self.counts[name] += 1
+            row, row_spell = load(line)
+            row.setdefault("tenant_id", self.tenant)
+            row[SPELL] = row_spell
+            yield row
 
 
 class RunCheck:
@@ -733,64 +792,151 @@ class RunCheck:
             self.bad(f"was rewritten: chain row {number} is not the one sealed")
 
 
+# -- the command -------------------------------------------------------------------------------
+
+
+def shown(text: str) -> str:
+    """A text of somebody else's as one line that does nothing to a terminal: the rest is escaped."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def remark(text: str) -> None:
+    """A remark on stderr. Nobody there: no harm."""
+    try:
+        if sys.stderr is not None:
+            sys.stderr.write(shown(text) + "\n")
+            sys.stderr.flush()
+    except OSError:
+        mute(2)
+
+
+def deliver(text: str) -> bool:
+    """Writes the result. False when it is lost; a reader that has seen enough changes nothing."""
+    why: str | None = "it is closed"
+    try:
+        if sys.stdout is not None:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            return True
+    except BrokenPipeError:
+        mute(1)
+        return True
+    except OSError as error:
+        mute(1)
+        why = error.strerror
+    remark(f"error: the result could not be written to standard output: {why}")
+    return False
+
+
+def mute(stream: int) -> None:
+    """Points a standard stream nowhere, or Python would complain once more when it ends."""
+    with contextlib.suppress(OSError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream)
+        os.close(nowhere)
+
+
+class Parser(argparse.ArgumentParser):
+    """Tells a wrong call without doing to the terminal what its words ask for."""
+
+    def error(self, message: str) -> NoReturn:
+        remark(" ".join(self.format_usage().split()))
+        remark(f"error: {message}")
+        raise SystemExit(64)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command. Results on stdout, remarks on stderr."""
-    parser = argparse.ArgumentParser(description="Checks an evidence bundle of the CUO log.")
-    parser.add_argument("bundle", type=pathlib.Path)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):  # there is none
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code, text = checked(arguments)
+    except KeyboardInterrupt:
+        remark("interrupted: nothing is known of the bundle")
+        return 130
+    return code if deliver(text) else 74
+
+
+def checked(arguments: list[str] | None) -> tuple[int, str]:
+    """Exit code and result."""
+    parser = Parser(description="Checks an evidence bundle of the CUO log.")
+    parser.add_argument("bundle", help="the exported folder")
     parser.add_argument("--key", type=pathlib.Path, help="file of the log's public keys")
     parser.add_argument("--head", type=pathlib.Path, help="a signed head you were given before")
     parser.add_argument("--json", action="store_true", help="print JSON")
     try:
         given = parser.parse_args(arguments)
     except SystemExit as end:
-        return 64 if end.code else 0
+        return 64 if end.code else 0, ""
     try:
-        keys = None if given.key is None else read_keys(given.key.read_text())
-        newer = None if given.head is None else given.head.read_bytes()
+        keys = None if given.key is None else read_keys(yours(given.key).decode())
+        newer = None if given.head is None else yours(given.head)
     except (OSError, ValueError) as error:
-        sys.stderr.write(f"cannot use the key or head file: {error}\n")
-        return 64
-    if not given.bundle.is_dir():
-        sys.stderr.write(f"there is no bundle: {given.bundle} is not a folder\n")
-        return 64
-    check = Verifier(given.bundle, keys)
-    check.tell = lambda text: print(text, file=sys.stderr)  # noqa: T201 - this file is a command
+        remark(f"cannot use the key or head file: {error}")
+        return 64, ""
+    if not given.bundle or not pathlib.Path(given.bundle).is_dir():
+        remark(f"there is no bundle: {given.bundle or 'an empty name'} is not a folder")
+        return 64, ""
+    check = Verifier(pathlib.Path(given.bundle), keys)
+    check.tell = remark
     check.run(newer)
-    write = sys.stdout.write
-    if given.json:
-        result = {"ok": not check.problems, "signature_checked": keys is not None,
-                  "tree_size": check.size, "rows": check.counts, "unsealed_chain_rows":
-                  check.unsealed, "dropped_months": list(check.drops.values()),
-                  "cut_by_retention": check.cut, "holds": check.holds, "problems": check.problems}  # fmt: skip
-        write(json.dumps(result, indent=2) + "\n")
-        return 65 if check.problems else 0
+    lines = [as_json(check)] if given.json else [shown(line) for line in told(check)]
+    return 65 if check.problems else 0, "".join(f"{line}\n" for line in lines)
+
+
+def yours(path: pathlib.Path) -> bytes:
+    """A file of whoever checks, which may be a pipe."""
+    with path.open("rb") as file:
+        data = file.read(SMALL + 1)
+    if len(data) > SMALL:
+        raise ValueError(f"{path} is longer than {SMALL} bytes")
+    return data
+
+
+def as_json(check: Verifier) -> str:
+    """The result for programs, in ASCII."""
+    result = {"ok": not check.problems, "signature_checked": check.keys is not None,
+              "tree_size": check.size, "rows": check.counts, "unsealed_chain_rows":
+              check.unsealed, "dropped_months": list(check.drops.values()),
+              "cut_by_retention": check.cut, "holds": check.holds, "problems": check.problems,
+              "unchecked_files": sorted(check.unchecked)}  # fmt: skip
+    return json.dumps(result, indent=2).replace("\x7f", "\\u007f")
+
+
+def told(check: Verifier) -> Iterator[str]:
+    """The result for people, in lines."""
     counts = ", ".join(f"{count} {name}" for name, count in check.counts.items())
-    write(f"Checked {counts}.\n")
+    yield f"Checked {counts}."
     for drop in check.drops.values():
-        write(
+        yield (
             f"Month {drop['month']} was dropped by retention: row {drop['told_in']} of its chain, "
+            f"{drop['told_at']}, sealed by {drop['sealed_at']}."
         )
-        write(f"{drop['told_at']}, sealed by {drop['sealed_at']}.\n")
     for hold in check.holds:
         on = f"run {hold['held_run_id']}" if hold["held_run_id"] else "everything of the tenant"
         what = "was placed" if hold["kind"] == "set" else f"ended hold {hold['releases']}"
-        write(f"Hold {hold['hold_id']} on {on} {what} {hold['created_at']} by "
-              f"{hold['placed_by']!r}: {hold['reason']!r}.\n")  # fmt: skip
+        yield (
+            f"Hold {hold['hold_id']} on {on} {what} {hold['created_at']} by "
+            f"{hold['placed_by']!r}: {hold['reason']!r}."
+        )
     for text in check.cut:
-        write(f"{text[0].upper()}{text[1:]}.\n")
+        yield f"{text[0].upper()}{text[1:]}."
     for text in check.problems:
-        write(f"  {text}\n")
+        yield f"  {text}"
     if check.more:
-        write(f"  and {check.more} more\n")
+        yield f"  and {check.more} more"
     if check.problems:
-        write("The bundle does not hold.\n")
-        return 65
-    write(f"Everything holds, against a head of {check.size} leaves, sealed {check.sealed_at}.\n")
+        yield "The bundle does not hold."
+        return
+    yield f"Everything holds, against a head of {check.size} leaves, sealed {check.sealed_at}."
     if check.unsealed:
-        write(f"{check.unsealed} chain rows are newer than their seal and prove nothing yet.\n")
-    if keys is None:
-        write("No key was given: who signed the head was NOT checked. Repeat with --key.\n")
-    return 0
+        yield f"{check.unsealed} chain rows are newer than their seal and prove nothing yet."
+    if check.unchecked:
+        names = ", ".join(sorted(check.unchecked))
+        yield f"NOT checked, since nothing signed speaks of it: {names}. Go by the rows."
+    if check.keys is None:
+        yield "No key was given: who signed the head was NOT checked. Repeat with --key."
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The readable page of a bundle: what was asked, decided, approved and done. Pure.
 
-Audit rows hold no personal data, so neither does the page; states are left to the files. No script,
-no style from elsewhere, nothing fetched: it opens from a stick on a machine without a network.
+It shows query and reason as audit rows hold them: scrubbed of what has a pattern, while a name in free
+text stays. States are left to the files. Nothing signed speaks of the page, so no verifier can check it.
+No script, no style from elsewhere, nothing fetched: it opens from a stick on a machine without a network.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _POLICY: Final = (
     "style-src 'unsafe-inline'\">"
 )
 _HOW: Final = (
-    "<p>This page is for reading. What proves it: <code>python3 verify.py . --key "
-    "YOUR-COPY-OF-THE-KEYS</code></p>"
+    "<p>This page is for reading, and nothing checks it. The rows beside it can be checked: "
+    "<code>python3 verify.py . --key YOUR-COPY-OF-THE-KEYS</code></p>"
 )
 _SHOWN: Final = (
     "month",

@@ -189,7 +189,12 @@ class SignedNote:
             found.append(key)
         if not found:
             ids = ", ".join(f"{line.name} {line.id.hex()}" for line in self.signatures)
-            raise NoteInvalid("wrong_key", f"no trusted key signed the note; it is signed by {ids}")
+            yours = ", ".join(f"{key.name} {key.id} as {told.hex()}" for told, key in known.items())
+            raise NoteInvalid(
+                "wrong_key",
+                f"no trusted key signed the note; it is signed by {ids}; in this log the trusted ones "
+                f"sign: {yours or 'there is none'}",
+            )
         return found
 
 

@@ -24,8 +24,9 @@ from cuo_checkpoint.bundle_verify import (
     read_keys,
 )
 from cuo_checkpoint.canonical import canonical_bytes
+from cuo_checkpoint.errors import NoteInvalid
 from cuo_checkpoint.merkle import Tree, leaf_hash
-from cuo_checkpoint.notes import Checkpoint
+from cuo_checkpoint.notes import Checkpoint, verified
 
 # RFC 8032, section 7.1: public key, message, signature.
 VECTORS = [
@@ -199,6 +200,15 @@ def test_heads_and_keys() -> None:
     ):
         with pytest.raises(ValueError, match=why):
             read_head(bad, origin, believed)
+    # A key has another id in a head than in its line: whoever compares them needs both.
+    stranger, here = other.public.named("cuo/t").id, key.public.named("cuo/t").id
+    both = rf"by {stranger}; in this log yours sign: seal {key.public.id} as {here}\)"
+    with pytest.raises(ValueError, match=both):
+        read_head(head.signed([other]).to_bytes(), "cuo/t", trusted)
+    with pytest.raises(NoteInvalid, match=rf"{stranger}; .* seal {key.public.id} as {here}$"):
+        verified(head.signed([other]).to_bytes(), "cuo/t", [key.public])
+    with pytest.raises(ValueError, match="no key in it"):
+        read_keys("# none\n")
     with pytest.raises(ValueError, match="no public key"):
         read_keys(str(key.public).replace("seal", "sael"))
     with pytest.raises(ValueError, match="no public key"):
