@@ -80,6 +80,8 @@ _EPILOG: Final = f"""\b
 Examples:
   cyberos-cuo supervisor route --query "validate MST 0301479073" --persona cfo
   echo "gửi hóa đơn cho ACME" | cyberos-cuo supervisor route --query - --json
+  # this one waits for a person, who answers with supervisor resume
+  cyberos-cuo supervisor route --query "transfer 5M VND to ACME account 0123456789" --persona coo
   cyberos-cuo runs list
   cyberos-cuo doctor
 

@@ -36,6 +36,8 @@ Examples:
   cyberos-cuo supervisor route --query "validate MST 0301479073" --persona cfo
   cyberos-cuo supervisor route --query "send invoice" --no-invoke --json
   cyberos-cuo supervisor route --query "gửi hóa đơn" --no-invoke --no-record
+  # this one waits for a person, who answers with resume
+  cyberos-cuo supervisor route --query "transfer 5M VND to ACME account 0123456789" --persona coo
   cyberos-cuo supervisor resume 01JE... --approve --reason "checked with ACME"
 """
 
