@@ -126,6 +126,9 @@ def _emails(text: str) -> Iterator[Span]:
             limit = max(0, at - _EMAIL_REACH)
             while start > limit and _EMAIL_LOCAL.match(text, start - 1):
                 start -= 1
+            # A quote the address stands in is not the address's; within it, it may be (o'brien@).
+            name = text[start:at]
+            start += len(name) - len(name.lstrip("'") or name)
         if start < at:
             yield Span(start, match.end(), Kind.EMAIL)
 
