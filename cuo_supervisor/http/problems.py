@@ -78,6 +78,18 @@ _TITLES: Final = {
 }
 
 
+_HTTP_NAMES: Final = {
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "timeout",
+    413: "body_too_large",
+    414: "uri_too_long",
+    415: "unsupported_media_type",
+    421: "misdirected",
+}
+"""The documented words for what the framework itself refuses."""
+
+
 class Problem(Exception):
     """A problem to answer with. `members` are RFC 9457 extension members."""
 
@@ -205,10 +217,10 @@ def _invalid(error: RequestValidationError) -> Problem:
 def _from_http(error: HTTPException) -> Problem:
     if error.status_code == 400:  # a body too deep, or with a number too long
         return Problem(400, "invalid_argument", "the body is not JSON")
-    names = {404: "not_found", 405: "method_not_allowed"}
+    rest = "internal_error" if error.status_code >= 500 else "invalid_argument"
     return Problem(
         error.status_code,
-        names.get(error.status_code, "http_error"),
+        _HTTP_NAMES.get(error.status_code, rest),
         {404: "there is nothing at this address", 405: "this address has no such method"}.get(
             error.status_code, str(error.detail)
         ),

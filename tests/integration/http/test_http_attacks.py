@@ -8,14 +8,17 @@ import json
 import socket
 import threading
 import uuid
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
 from cuo_checkpoint import CheckpointWriter
 from cuo_supervisor.core.personas import get_persona
+from cuo_supervisor.http.problems import problem_of
 
 ROUTE = "/v1/cuo/supervisor/route"
 TRANSFER = {"query": "transfer 5M VND to ACME account 0123456789", "persona": "coo"}
@@ -158,15 +161,25 @@ def test_malformed_requests_get_one_answer_and_no_more(api: Any, smuggled: bytes
     [
         b'\xef\xbb\xbf{"query": "a", "query": "b", "persona": "cfo"}',
         b"[" * 60_000,
+        b'{"query": "\xff"}',
         b'{"query": ' + b"1" * 60_000 + b"}",
     ],
-    ids=["named twice behind a mark", "deep", "long number"],
+    ids=["named twice behind a mark", "deep", "not UTF-8", "long number"],
 )
 def test_bodies_that_no_reader_should_take(client: httpx.Client, sent: bytes) -> None:
     """400 by its fixed word, and nothing is routed."""
     answer = client.post(ROUTE, content=sent, headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["error"]) == (400, "invalid_argument")
     assert client.get("/v1/cuo/runs").json()["runs"] == []
+
+
+def test_whatever_the_framework_refuses_has_a_documented_word() -> None:
+    """Callers switch on the table of docs/http.md; no status has a word that is not in it."""
+    table = Path(__file__).parents[3].joinpath("docs", "http.md").read_text("utf-8")
+    for status in range(400, 600):
+        problem = problem_of(HTTPException(status))
+        assert problem is not None
+        assert f"`{problem.error}`" in table, status
 
 
 @pytest.mark.parametrize(
