@@ -8,6 +8,7 @@ import click
 
 from cuo_supervisor.cli.common import one_line, printable
 from cuo_supervisor.core.models import InvocationResult, RoutingDecision
+from cuo_supervisor.core.operations import why_unknown
 from cuo_supervisor.core.personas import get_persona
 
 __all__ = ["decision_text", "footer"]
@@ -26,7 +27,7 @@ _REASONS = {
     "approval_required": "{operation} needs a person's approval",
     "approval_denied": "a person denied it",
     "approval_expired": "the approval came, or was to be acted on, too late",
-    "operation_unknown": "the skill names no registered operation, so it never runs on its own",
+    "operation_unknown": "{unknown}, so it never runs on its own",
     "catalog_changed": "catalogue or persona is no longer the one this was decided with; ask again",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",
 }
@@ -46,7 +47,8 @@ def decision_text(decision: RoutingDecision, *, invoking: bool = True) -> str:
         f"  {_MEANING[decision.path_taken]}",
     ]
     if decision.reason is not None:
-        reason = _REASONS[decision.reason].format(operation=decision.operation)
+        unknown = one_line(why_unknown(decision.operation))
+        reason = _REASONS[decision.reason].format(operation=decision.operation, unknown=unknown)
         lines.append(click.style(f"  not invoked: {reason}", fg="yellow"))
     if decision.cascade_outcome not in (None, "success"):
         lines.append(f"  the model was asked in vain: {decision.cascade_outcome}")
@@ -68,7 +70,9 @@ def footer(decision: RoutingDecision) -> str:
     via = "Genie" if persona.short == "genie" else f"Genie → {persona.short} persona"
     target = decision.skill_chosen or f"no skill ({decision.path_taken})"
     model = " · model asked" if decision.llm_used or decision.cascade_outcome else ""
-    return f"🤖 routed via {via} → {target} · {decision.confidence:.2f}{model}"
+    # The decision's own word: a request that was blocked, denied, or left to a person is not routed.
+    told = "routed via" if decision.routed else "not routed; decided via"
+    return f"🤖 {told} {via} → {target} · {decision.confidence:.2f}{model}"
 
 
 def _next_line(decision: RoutingDecision, invoking: bool) -> str:

@@ -32,7 +32,7 @@ _GATES = {
     "pass": "may run on its own",
     "persona_defer_matrix": "left to a person by this persona, at any confidence",
     "approval_required": "waits for a person's approval",
-    "operation_unknown": "never runs on its own: no registered operation",
+    "operation_unknown": "never runs on its own: {unknown}",
 }
 
 
@@ -59,6 +59,7 @@ Examples:
 def skills(query: str | None, persona: str, run: str | None, as_json: bool) -> int:
     """The catalogue's skills; with --query, why they match it. Nothing is recorded or invoked."""
     from cuo_supervisor.catalog_loader import load_catalog
+    from cuo_supervisor.core.branching import may_pass
 
     settings = load_settings()
     catalog = load_catalog(settings.catalog) if run is None else _catalog_then(settings, run)
@@ -78,6 +79,8 @@ def skills(query: str | None, persona: str, run: str | None, as_json: bool) -> i
         return 0
     for skill in catalog.skills:
         gate = "needs approval" if skill.is_destructive else ""
+        if not may_pass(skill):
+            gate = "never runs"
         deliver(
             f"{skill.skill_name:<28} {skill.operation or '-':<18} {gate:<15} {skill.description}"
         )
@@ -118,7 +121,9 @@ def _explained_text(explanation: Explanation) -> str:
 
 
 def _skill_lines(candidate: ExplainedSkill) -> list[str]:
-    gate = _GATES[candidate.gate]
+    from cuo_supervisor.core.operations import why_unknown
+
+    gate = _GATES[candidate.gate].format(unknown=one_line(why_unknown(candidate.operation)))
     lines = [
         click.style(f"{candidate.skill_name}  {candidate.confidence:.2f}", bold=True),
         f"  gate        {gate} ({candidate.operation or 'no operation'})",

@@ -23,7 +23,7 @@ from cuo_supervisor.core.models import (
 from cuo_supervisor.core.operations import command_fits, get_operation
 from cuo_supervisor.core.personas import Persona
 
-__all__ = ["GateKind", "GateVerdict", "alternatives", "choose_path", "decide_gate"]
+__all__ = ["GateKind", "GateVerdict", "alternatives", "choose_path", "decide_gate", "may_pass"]
 
 GateKind = Literal["pass", "persona_defer_matrix", "approval_required", "operation_unknown"]
 
@@ -81,12 +81,19 @@ def decide_gate(persona: Persona, manifest: SkillManifest | None) -> GateVerdict
     operation = manifest.operation if manifest is not None else None
     if operation is not None and persona.defers(operation):
         return GateVerdict("persona_defer_matrix", operation)
-    known = get_operation(operation) if operation is not None else None
-    if manifest is None or known is None or not command_fits(manifest.argv, operation):
+    if manifest is None or not may_pass(manifest):
         return GateVerdict("operation_unknown", operation)
     if manifest.is_destructive:
         return GateVerdict("approval_required", operation)
     return GateVerdict("pass", operation)
+
+
+def may_pass(manifest: SkillManifest) -> bool:
+    """False for a skill that no persona may run and no approval releases: its operation is missing
+    or unregistered, or its shipped command is another operation's."""
+    operation = manifest.operation
+    known = operation is not None and get_operation(operation) is not None
+    return known and command_fits(manifest.argv, operation)
 
 
 def _is_confidence(value: float) -> bool:

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-__all__ = ["OPERATIONS", "SKILLSET_OPERATIONS", "Operation", "command_fits", "get_operation"]
+__all__ = [
+    "OPERATIONS",
+    "SKILLSET_OPERATIONS",
+    "Operation",
+    "command_fits",
+    "get_operation",
+    "why_unknown",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +131,15 @@ def command_fits(argv: Sequence[str], operation: str | None) -> bool:
     if place != _SKILLSET or any(mark in word for word in before for mark in (_SKILLSET, _PACKAGE)):
         return False
     return SKILLSET_OPERATIONS.get(name) == operation
+
+
+def why_unknown(operation: str | None) -> str:
+    """Why the gate `operation_unknown` stops a skill whose manifest names `operation`."""
+    if operation is None:
+        return "no operation is named for the skill"
+    if get_operation(operation) is None:
+        return f"{operation} is no registered operation"
+    return f"the skill runs a shipped command as {operation}, which is not what that command does"
 
 
 def get_operation(name: str) -> Operation | None:

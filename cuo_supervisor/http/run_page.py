@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cuo_checkpoint.run_records import AuditRecord, RunSummary, rfc3339
 from cuo_checkpoint.seal_view import SealView
+from cuo_supervisor.core.operations import why_unknown
 from cuo_supervisor.expiry import EXPIRY_ISSUER
 from cuo_supervisor.http.text import get, pretty, shortened, visible
 
@@ -40,10 +41,9 @@ _REASONS: Final = {
     "approval_required": "a person must approve it",
     "approval_denied": "a person denied it",
     "approval_expired": "no approval took effect in time",
-    "operation_unknown": "the skill names no registered operation",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",
 }
-_GATE_KINDS: Final = frozenset({"pass", *_REASONS})
+_GATE_KINDS: Final = frozenset({"pass", "operation_unknown", *_REASONS})
 _CHAIN_ROW: Final = re.compile(r"chain row (\d+)")
 
 
@@ -85,7 +85,8 @@ def headline_of(run: RunSummary, state: Mapping[str, Any]) -> str:
     sentence = f"{_word(path)}: {meaning}." if meaning else f"{_word(path)}."
     if said.get("reason") and not said.get("routed"):
         reason = str(said["reason"])
-        sentence += f" Not invoked: {_REASONS.get(reason) or _word(reason)}."
+        why = _unknown(said) if reason == "operation_unknown" else _REASONS.get(reason)
+        sentence += f" Not invoked: {why or _word(reason)}."
     skill = said.get("skill_chosen")
     return f"{sentence} Skill {_word(skill)}." if skill else sentence
 
@@ -171,7 +172,7 @@ def gates_of(
         return [Gate("Persona's matrix", "blocked", "warn", detail)]
     found = [Gate("Persona's matrix", "passed", "good", operation)]
     if kind == "operation_unknown":
-        return [*found, Gate("Operation", "blocked", "warn", _REASONS["operation_unknown"])]
+        return [*found, Gate("Operation", "blocked", "warn", _unknown(gate))]
     answers = [link for link in links if link.kind == "approval"]
     found += [_answer(link.body) for link in answers]
     if not answers and kind in ("approval_required", None):
@@ -244,6 +245,12 @@ def verdict_of(verification: Any, run: RunSummary, link: str | None) -> dict[str
 def counted(number: Any, what: str) -> str:
     """How many of them, in words."""
     return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _unknown(names: Any) -> str:
+    """Why a skill's operation is not one, by what the decision or the gate names."""
+    named = get(names, "operation")
+    return _word(why_unknown(named if isinstance(named, str) else None))
 
 
 def _word(value: Any) -> str:

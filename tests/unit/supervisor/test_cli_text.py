@@ -10,10 +10,13 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -119,6 +122,40 @@ def test_a_refusal_and_a_block_are_told_beside_the_path_that_was_taken() -> None
     assert len(lines) == 2
     assert all(cells(line) <= 115 for line in lines)
     assert "auto: persona_defer_matrix" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "listed", "why"),
+    [
+        ('operation = "wire_transfer"', "wire_transfer needs approval", ""),
+        (
+            'operation = "tax_code_validate"',
+            "tax_code_validate never runs",
+            "runs a shipped command",
+        ),
+        ('operation = "no_such"', "no_such never runs", "no_such is no registered operation"),
+        ("", "- never runs", "no operation is named"),
+    ],
+)
+def test_a_skill_that_never_runs_is_listed_so_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, operation: str, listed: str, why: str
+) -> None:
+    """A transfer that calls itself a check is not told to name no operation, nor shown as free."""
+    shipped = resources.files("cuo_supervisor").joinpath("catalog/vietnam-bank-transfer.toml")
+    text = shipped.read_text("utf-8").replace('operation = "wire_transfer"', operation)
+    (tmp_path / "x.toml").write_text(text, "utf-8")
+    monkeypatch.setenv("CUO_CATALOG", str(tmp_path))
+    monkeypatch.setenv("CUO_DATA_DIR", str(tmp_path / "data"))
+
+    def told(*words: str) -> str:
+        result = CliRunner().invoke(cli, ["supervisor", "skills", *words], standalone_mode=False)
+        assert result.exception is None
+        return " ".join(result.output.split())
+
+    assert f"vietnam-bank-transfer@1.0 {listed} Order" in told()
+    explained = told("--query", "transfer 5M VND to ACME account 0123456789", "--persona", "coo")
+    assert ("never runs on its own" in explained) == bool(why)
+    assert why in explained
 
 
 def test_a_run_is_a_tree() -> None:

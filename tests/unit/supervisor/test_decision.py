@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, get_args
 
+import click
 import pytest
 
+from cuo_supervisor.cli.render import decision_text
 from cuo_supervisor.core import models
 from cuo_supervisor.core.decision import chosen_of, decision_of, exit_code_of, outcome_of
 from cuo_supervisor.core.models import RoutingDecision
+from cuo_supervisor.http.run_page import gates_of, headline_of
 
 PICK = {
     "skill_name": "c@1.0",
@@ -161,3 +165,37 @@ def test_nothing_scored_is_a_decision_too() -> None:
     assert decision.confidence == 0.0
     assert decision.alternatives == []
     assert decision.skill_chosen is None
+
+
+@pytest.mark.parametrize(
+    ("gate", "told", "foot"),
+    [
+        ({"kind": "pass", "operation": "tax_code_validate"}, "", "🤖 routed via Genie"),
+        ({"kind": "approval_denied", "operation": "wire_transfer"}, "denied it", "🤖 not routed"),
+        (
+            {"kind": "operation_unknown", "operation": "tax_code_validate"},
+            "which is not what that command does, so it never runs on its own",
+            "🤖 not routed",
+        ),
+        (
+            {"kind": "operation_unknown", "operation": None},
+            "no operation is named for the skill, so it never runs on its own",
+            "🤖 not routed",
+        ),
+    ],
+)
+def test_what_was_not_invoked_is_said_with_its_own_reason(
+    gate: dict[str, Any], told: str, foot: str
+) -> None:
+    """At a terminal and on the page; the last line says routed of what was routed only."""
+    decision = decide("auto", gate=gate)
+    *lines, last = click.unstyle(decision_text(decision)).splitlines()
+    assert last.startswith(foot)
+    assert told in "\n".join(lines)
+    if gate["kind"] == "operation_unknown":
+        run: Any = SimpleNamespace(decision=decision.model_dump(mode="json"))
+        page = headline_of(run, {})
+        (blocked,) = gates_of({"gate": gate}, [], None)[1:]
+        why = told.partition(",")[0]
+        assert why in page
+        assert why in blocked.detail
