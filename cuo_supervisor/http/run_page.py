@@ -41,6 +41,7 @@ _REASONS: Final = {
     "approval_required": "a person must approve it",
     "approval_denied": "a person denied it",
     "approval_expired": "no approval took effect in time",
+    "catalog_changed": "catalogue or persona is no longer the one it was decided with",
     "invocation_unknown": "an earlier attempt may have run the skill; it is not run twice",
 }
 _GATE_KINDS: Final = frozenset({"pass", "operation_unknown", *_REASONS})
@@ -166,6 +167,11 @@ def gates_of(
         return []
     if kind is not None and kind not in _GATE_KINDS:
         return [Gate("Gate", "not a known one", "warn", _word(kind))]
+    answers = [link for link in links if link.kind == "approval"]
+    if kind == "catalog_changed":
+        # Which gates it had passed before, the state of the end does not say.
+        changed = Gate("Catalogue", "changed", "warn", _REASONS["catalog_changed"])
+        return [*(_answer(link.body) for link in answers), changed]
     operation = _word(get(gate, "operation") or get(asked, "operation") or "")
     if kind == "persona_defer_matrix":
         detail = f"this role leaves {operation} to a person, whatever the confidence"
@@ -173,7 +179,6 @@ def gates_of(
     found = [Gate("Persona's matrix", "passed", "good", operation)]
     if kind == "operation_unknown":
         return [*found, Gate("Operation", "blocked", "warn", _unknown(gate))]
-    answers = [link for link in links if link.kind == "approval"]
     found += [_answer(link.body) for link in answers]
     if not answers and kind in ("approval_required", None):
         found.append(Gate("Approval", "waiting", "warn", "nobody has answered yet"))

@@ -8,12 +8,13 @@ import time
 import unicodedata
 import uuid
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cuo_supervisor.core.models import Reason
 from cuo_supervisor.expiry import EXPIRY_ISSUER
 from cuo_supervisor.http import pages
 from cuo_supervisor.http.drawing import Stop, draw_path, fold_cycles
@@ -292,6 +293,19 @@ def test_who_ended_a_waiting_run_is_told(said: dict[str, Any], word: str) -> Non
     link: Any = SimpleNamespace(kind="approval", body={"reason": "r", **said})
     gates = gates_of({"gate": {"kind": "approval_denied", "operation": "o"}}, [link], None)
     assert [(gate.name, gate.result) for gate in gates][1:] == [("Approval", word)]
+
+
+def test_every_reason_a_decision_gives_is_known_to_the_page() -> None:
+    """A gate is shown as not a known one only if it is none of ours."""
+    answer: Any = SimpleNamespace(kind="approval", body={"reason": "r", "approved": True})
+    for reason in get_args(Reason):
+        for links in ([], [answer]):
+            gates = gates_of({"gate": {"kind": reason, "operation": "o"}}, links, None)
+            assert "not a known one" not in [gate.result for gate in gates], reason
+            shown = ("Approval", "approved") in [(gate.name, gate.result) for gate in gates]
+            assert shown == bool(links) or reason in ("persona_defer_matrix", "operation_unknown")
+    odd = gates_of({"gate": {"kind": "x"}}, [], None)
+    assert [gate.result for gate in odd] == ["not a known one"]
 
 
 def test_a_run_that_waits_names_its_operation() -> None:
