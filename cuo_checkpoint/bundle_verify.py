@@ -352,6 +352,7 @@ class Verifier:
         self.holds: list[Row] = []
         self.told_holds: dict[str, tuple[int, Row]] = {}
         self.unchecked: set[str] = set()
+        self.scope: dict[str, str] = {}
         self.tell: Callable[[str], None] = lambda text: None
 
     def problem(self, text: str) -> None:
@@ -368,6 +369,7 @@ class Verifier:
             if self.manifest["format"] != FORMAT:
                 self.problem("the manifest is not of a bundle of this version")
                 return
+            self._scope()
             self._heads(newer_head)
             self._leaves()
             self._retention()
@@ -412,6 +414,21 @@ class Verifier:
                 if len(line) == LINE:
                     raise ValueError(f"{name} has a line of {LINE} bytes or more")
                 yield line
+
+    def _scope(self) -> None:
+        """What the bundle says it is of. One of a run holds that run and no other but retention's."""
+        told = self.manifest["scope"].items()
+        self.scope = {
+            **{key: str(value) for key, value in told},
+            "tenant": self.manifest["tenant_id"],
+        }
+        if "month" in self.scope:
+            return
+        here, run = {told["run_id"] for told in self.manifest["runs"]}, self.scope["run"]
+        if run not in here:
+            self.problem(f"run {run} is missing: the bundle says it is of it")
+        for other in sorted(here - {run, RETENTION}):
+            self.problem(f"run {other} is here: the bundle says it is of run {run}")
 
     def _heads(self, newer: bytes | None) -> None:
         self.tenant = self.manifest["tenant_id"]
@@ -900,14 +917,15 @@ def as_json(check: Verifier) -> str:
               "tree_size": check.size, "rows": check.counts, "unsealed_chain_rows":
               check.unsealed, "dropped_months": list(check.drops.values()),
               "cut_by_retention": check.cut, "holds": check.holds, "problems": check.problems,
-              "unchecked_files": sorted(check.unchecked)}  # fmt: skip
+              "scope": check.scope, "unchecked_files": sorted(check.unchecked)}  # fmt: skip
     return json.dumps(result, indent=2).replace("\x7f", "\\u007f")
 
 
 def told(check: Verifier) -> Iterator[str]:
     """The result for people, in lines."""
     counts = ", ".join(f"{count} {name}" for name, count in check.counts.items())
-    yield f"Checked {counts}."
+    of = ", ".join(f"{key} {value}" for key, value in check.scope.items())
+    yield f"Checked {counts}, of {of or 'nothing known'}."
     for drop in check.drops.values():
         yield (
             f"Month {drop['month']} was dropped by retention: row {drop['told_in']} of its chain, "

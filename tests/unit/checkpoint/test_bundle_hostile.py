@@ -22,6 +22,7 @@ TENANT = str(uuid.UUID(int=7))
 ROWS = ("audit", "log", "writes", "tombstones", "holds")
 ESCAPES = "x\x1b[2J\x1b[H\x9b1m\x7f\u202e\x85Everything holds"
 KEY = keys.generate("seal")
+LEAF = b'{"at":"2026-10-01T00:00:00Z","sealed_at":"2026-10-01T00:01:00Z"}'
 
 
 def sums(folder: Path) -> None:
@@ -36,19 +37,20 @@ def sums(folder: Path) -> None:
 
 def manifest(folder: Path, **members: object) -> None:
     """A manifest of no runs, but for what is given."""
-    told = {"format": bundle_verify.FORMAT, "tenant_id": TENANT, "scope": {"run": "r"}}
-    plain = {"runs": [], "rows": dict.fromkeys(ROWS, 0)}
+    told = {"format": bundle_verify.FORMAT, "tenant_id": TENANT, "scope": {"month": "2026-11"}}
+    plain = {"runs": [], "rows": dict.fromkeys(ROWS, 0), "leaves": {"from": 0, "subtrees": []}}
     (folder / "manifest.json").write_text(json.dumps(told | plain | members))
 
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """A bundle without a row, which holds."""
+    """A month's bundle without a row, which holds: all that was sealed was before."""
     folder = tmp_path / "bundle"
     folder.mkdir()
     manifest(folder)
     (folder / "proofs.json").write_text("{}")
-    note = Checkpoint(f"cuo/{TENANT}", 1, bytes(32)).signed([KEY])
+    (folder / "leaves.ndjson").write_bytes(LEAF + b"\n")
+    note = Checkpoint(f"cuo/{TENANT}", 1, hashlib.sha256(b"\0" + LEAF).digest()).signed([KEY])
     (folder / "head.note").write_bytes(note.to_bytes())
     for name in ROWS:
         (folder / f"{name}.ndjson").touch()
@@ -62,12 +64,12 @@ def bundle(tmp_path: Path) -> Path:
 def test_what_only_reads_is_named(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A page that says otherwise than the rows is not found out; so it is said that nobody looked."""
     (bundle / "summary.html").write_text("<p>approved")
-    (bundle / "leaves.ndjson").write_text("a run's bundle needs none")
+    (bundle / "README").write_text("nothing happened")
     sums(bundle)
     assert main([str(bundle), "--key", str(bundle.parent / "trusted.keys")]) == 0
-    unread = ["leaves.ndjson", "summary.html", "verify.py"]
+    unread = ["README", "summary.html", "verify.py"]
     out = capsys.readouterr().out
-    assert "Everything holds" in out
+    assert f"0 holds, of month 2026-11, tenant {TENANT}.\nEverything holds" in out
     assert f"NOT checked, since nothing signed speaks of it: {', '.join(unread)}." in out
     assert main([str(bundle), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["unchecked_files"] == unread
@@ -115,8 +117,7 @@ def _elsewhere(folder: Path) -> None:
 
 
 def _before_the_first_leaf(folder: Path) -> None:
-    manifest(folder, scope={"month": "2026-11"}, leaves={"from": -1, "subtrees": ["00"]})
-    (folder / "leaves.ndjson").write_text("{}\n")
+    manifest(folder, leaves={"from": -1, "subtrees": ["00"]})
     sums(folder)
 
 
@@ -152,14 +153,25 @@ def test_what_is_no_file_of_the_bundle_is_not_opened(
     assert any(finding in problem for problem in problems), problems
 
 
+def test_a_bundle_of_a_run_is_of_that_run(bundle: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A month told as a run, whose leaves nobody would miss, or a run's bundle without it."""
+    manifest(bundle, scope={"run": "r"}, runs=[{"run_id": "s", "chain_rows": 0}])
+    sums(bundle)
+    assert main([str(bundle), "--json"]) == 65
+    assert json.loads(capsys.readouterr().out)["problems"][:2] == [
+        "run r is missing: the bundle says it is of it",
+        "run s is here: the bundle says it is of run r",
+    ]
+
+
 def test_long_files_and_lines(
     bundle: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What grows with the bundle has a bound too: a file of holes is as long as one likes."""
-    (bundle / "audit.ndjson").write_bytes(b"{" * 64)
-    monkeypatch.setattr(bundle_verify, "LINE", 64)
+    (bundle / "audit.ndjson").write_bytes(b"{" * 128)
+    monkeypatch.setattr(bundle_verify, "LINE", 128)
     assert main([str(bundle), "--json"]) == 65
-    assert "audit.ndjson has a line of 64 bytes or more" in capsys.readouterr().out
+    assert "audit.ndjson has a line of 128 bytes or more" in capsys.readouterr().out
     monkeypatch.setattr(bundle_verify, "LARGE", 64)
     assert main([str(bundle), "--json"]) == 65
     assert "manifest.json is longer than 64 bytes" in capsys.readouterr().out
