@@ -14,7 +14,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 from psycopg import sql
 
-from cuo_checkpoint import catalog, migrate, partitions
+from cuo_checkpoint import catalog, guards, migrate, partitions
 from cuo_checkpoint.catalog import MonthTable, Table
 from cuo_checkpoint.errors import CheckpointError, SchemaNotReady
 
@@ -52,14 +52,7 @@ _EVIDENCE: Final = frozenset({"cuo_holds", "cuo_seal_heads", "cuo_seal_leaves"})
 """Read by the program, written by nobody it could become."""
 _VERSION: Final = "cuo_alembic_version"
 _PARTITIONED: Final = _LOG - {"cuo_thread_tombstones"}
-_POLICIES: Final = frozenset({"cuo_tenant_rls", "cuo_owner_reads", "cuo_auditor_reads"})
 _NO_CHANGE: Final = frozenset({"cuo_no_change", "cuo_no_truncate"})
-_OWN_TRIGGERS: Final = {
-    "cuo_langgraph_checkpoints": {"cuo_log_before", "cuo_log_after"},
-    "cuo_langgraph_writes": {"cuo_write_before"},
-    "cuo_memory_audit": {"cuo_chain_link"},
-    "cuo_thread_tombstones": {"cuo_tombstone_before"},
-}
 _NEEDED_FUNCTIONS: Final = frozenset(
     {"cuo_append", "cuo_claim", "cuo_ensure_partitions", "cuo_get", "cuo_list", "cuo_tombstone"}
 )
@@ -70,6 +63,21 @@ _HOT_LOCKS: Final = 40
 _HOT_SESSIONS: Final = 32
 
 _AS_OWNER: Final = "Run as the owner role: alembic upgrade head."
+_ANEW: Final = (
+    "As the owner role: DROP what was added, and make anew what is missing or changed with its "
+    "statement in alembic/sql, the newest file that has it."
+)
+_POLICIES_ANEW: Final = (
+    "As the owner role: DROP POLICY NAME ON TABLE what was added, then SELECT "
+    "cuo_protect('TABLE'::regclass, APPEND_ONLY, MONTH) makes the log's own anew."
+)
+_GUARDS: Final = (
+    ("policies", frozenset({"policy"}), _POLICIES_ANEW),
+    ("triggers and rules", frozenset({"trigger", "rule"}), _ANEW),
+    ("functions", frozenset({"function", "view", "table"}), _ANEW),
+)
+"""Findings over what `guards` holds: name, kinds, and how it is mended."""
+_THEN: Final = " Find out who did it, and verify the log with: cuo-archive verify --all"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +134,7 @@ def _findings(conn: psycopg.Connection[dict[str, Any]], schema: str) -> list[Fin
         return found
     functions = {row["name"] for row in conn.execute(_FUNCTIONS, [schema])}
     found += _rights(tables, functions)
+    found += _guards(conn, schema, revision)
     found.append(_months(catalog.months(conn, schema), server["now"]))
     return found
 
@@ -197,7 +206,7 @@ def _rights(tables: list[Table], functions: set[str]) -> Iterator[Finding]:
     missing = sorted((_LOG | _INDEX | _EVIDENCE | {_VERSION}) - names)
     yield _listed("tables", missing, "all tables are there", "missing", _AS_OWNER)
     open_ones = [t.name for t in tables if not t.forced]
-    open_ones += [f"{t.name} (policies)" for t in log if not t.policies >= _POLICIES]
+    open_ones += [f"{t.name} (policies)" for t in log if not t.policies >= guards.POLICIES.keys()]
     yield _listed(
         "row security",
         open_ones,
@@ -238,10 +247,29 @@ def _rights(tables: list[Table], functions: set[str]) -> Iterator[Finding]:
     )
 
 
+def _guards(
+    conn: psycopg.Connection[dict[str, Any]], schema: str, revision: str
+) -> Iterator[Finding]:
+    """What the owner could have changed without any right changing.
+
+    An older schema is to be upgraded first; a newer one may differ by its own migrations, so there
+    a difference is told and stops nothing.
+    """
+    newer = revision not in migrate.revisions()
+    if revision != migrate.head() and not newer:
+        return
+    differing = guards.differences(conn, schema)
+    for name, kinds, remedy in _GUARDS:
+        wrong = [d.text for d in differing if d.kind in kinds]
+        good, bad = "as the migrations made them", "not as the migrations made them"
+        found = _listed(name, wrong, good, bad, remedy + _THEN)
+        yield replace(found, blocking=not newer)
+
+
 def _wanted_triggers(table: Table) -> frozenset[str]:
     if table.is_month:
         return _NO_CHANGE
-    return _NO_CHANGE | {"cuo_no_change_stmt"} | _OWN_TRIGGERS.get(table.name, set())
+    return _NO_CHANGE | {"cuo_no_change_stmt"} | guards.OWN_TRIGGERS.get(table.name, {}).keys()
 
 
 def _wrong_rights(table: Table) -> Iterator[str]:

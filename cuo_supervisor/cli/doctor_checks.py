@@ -212,7 +212,7 @@ def _telemetry(settings: Settings) -> list[Check]:
 def _service(settings: Settings) -> list[Check]:
     missing = [name for name in ("fastapi", "uvicorn", "jinja2") if not _installed(name)]
     if not missing:
-        return [Check("service", True, "cyberos-cuo serve can start")]
+        return [Check("service", True, "the packages of cyberos-cuo serve are installed")]
     said = f"cyberos-cuo serve cannot start: {', '.join(missing)} missing"
     return [Check("service", False, said, "pip install 'cuo[api]'", essential=False)]
 
