@@ -104,6 +104,9 @@ class Server:
             fcntl.flock(hold.fd, fcntl.LOCK_SH)
             if not _answers(admin_dsn):
                 self._start(admin_dsn)
+        except OSError as error:
+            hold.release()
+            raise self._unwritable(error) from error
         except BaseException:
             hold.release()
             raise
@@ -180,7 +183,7 @@ class Server:
         )  # fmt: skip
         if done.returncode != 0:
             raise StoreUnavailable(
-                f"the local database cannot be made in {self.data_dir}: {_last_line(done.stdout)}. "
+                f"the local database cannot be made in {self.data_dir}: {_grave(done.stdout)}. "
                 "Free some space or set CUO_DATA_DIR to another folder."
             )
         making.rename(self.pgdata)
@@ -376,6 +379,12 @@ def _reason(log: Path, start: int) -> str:
     # What ends a start before the log is set up is written plainly: "postgres: could not ...".
     grave = grave or [line for line in lines if line.startswith(("postgres:", "pg_ctl:"))]
     return _last_line("\n".join(grave or lines))
+
+
+def _grave(text: str) -> str:
+    """The line in which a program says why it ended; tidying up afterwards is told too."""
+    lines = [line for line in text.splitlines() if "FATAL:" in line or "error:" in line]
+    return _last_line("\n".join(lines) or text)
 
 
 def _last_line(text: str) -> str:

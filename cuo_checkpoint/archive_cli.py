@@ -22,7 +22,7 @@ import click
 
 from cuo_checkpoint import archive_help, archive_log, evidence_cli, metrics_cli, retention_cli
 from cuo_checkpoint.cli_output import OutputLost, begun, complain, deliver, emit_json, mute, remark
-from cuo_checkpoint.cli_text import in_utf8
+from cuo_checkpoint.cli_text import in_utf8, version_option
 
 if TYPE_CHECKING:
     from cuo_checkpoint.archive import VerifyReport
@@ -64,8 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    with contextlib.ExitStack() as stack:
-        return archive_log.told(stack, arguments, lambda: _main(arguments))
+    return archive_log.told(arguments, lambda: _main(arguments))
 
 
 def _main(arguments: list[str]) -> int:
@@ -123,7 +122,7 @@ def _misuse(error: click.UsageError) -> str:
     metavar="FILE",
     help="Append JSON events, one a line, to FILE; - makes standard error all events.",
 )
-@click.version_option(package_name="cuo", message="%(version)s")
+@version_option("{}")
 @click.pass_context
 def cli(context: click.Context, local: bool, debug: bool, log: str | None) -> None:
     """Care for the log: its months, its proof.
@@ -322,6 +321,7 @@ def _failed(error: Exception, *, debug: bool) -> int:
         errors.RetentionRefused,
     )
     codes: tuple[tuple[type[Exception] | tuple[type[Exception], ...], int], ...] = (
+        (errors.KeyUnwritten, UNAVAILABLE),
         (usage, USAGE),
         ((errors.RunUnknown, errors.ChainBroken, errors.SealRefused), DATA),
         ((errors.StoreUnavailable, errors.SchemaNotReady, errors.ExportRefused), UNAVAILABLE),

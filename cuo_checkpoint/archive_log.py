@@ -5,7 +5,6 @@ Without the option nothing here is loaded or changed.
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -23,6 +22,7 @@ _COMMANDS: Final = frozenset(
     }
 )  # fmt: skip
 _USAGE: Final = 64
+_OUTPUT_LOST: Final = 74
 _FAILURES: Final = {
     "drop-old-partitions": "archive_failed",
     "ensure-partitions": "archive_failed",
@@ -38,31 +38,49 @@ _DATA_FAILURES: Final = {
 _CALLERS: Final = frozenset({0, _USAGE, 130})
 
 
-def told(stack: contextlib.ExitStack, arguments: Sequence[str], run: Callable[[], int]) -> int:
-    """Runs the command; with `--log` one event says how it ended. Returns its exit code."""
+def told(arguments: Sequence[str], run: Callable[[], int]) -> int:
+    """Runs the command; with `--log` one event says how it ended. Returns its exit code.
+
+    A command that did its work ends with 74 when the file did not take all of its events.
+    """
     place = _place(arguments)
     if place is None:
         return run()
+    if place == "-":
+        return _logged(sys.stderr, arguments, run, take_stderr=True)
+    try:
+        own = open(place, "a", encoding="utf-8")  # noqa: SIM115 - closed below, where that may fail
+    except OSError as error:
+        complain(f"{place} cannot be written: {error.strerror}.")
+        return _USAGE
+    code = _OUTPUT_LOST
+    try:
+        code = _logged(own, arguments, run, take_stderr=False)
+    finally:
+        try:
+            own.close()
+        except OSError as error:
+            complain(f"{place} did not take the events: {error.strerror}.")
+            code = code or _OUTPUT_LOST
+    return code
+
+
+def _logged(
+    stream: TextIO, arguments: Sequence[str], run: Callable[[], int], *, take_stderr: bool
+) -> int:
     import logging
 
     from cuo_checkpoint.logs import event, logging_to
 
-    own: TextIO = sys.stderr
-    if place != "-":
-        try:
-            own = stack.enter_context(open(place, "a", encoding="utf-8"))  # noqa: SIM115 - closed by the stack
-        except OSError as error:
-            complain(f"{place} cannot be written: {error.strerror}.")
-            return _USAGE
     log = logging.getLogger("cuo_checkpoint.archive")
-    stack.enter_context(logging_to(own, take_stderr=place == "-"))
-    began = time.monotonic()
-    code = run()
-    command = next((word for word in arguments if word in _COMMANDS), "none")
-    level, fields = _ended(command, code)
-    took = round(time.monotonic() - began, 3)
-    event(log, level, "archive.finished", command=command, code=code, seconds=took, **fields)
-    return code
+    with logging_to(stream, take_stderr=take_stderr):
+        began = time.monotonic()
+        code = run()
+        command = next((word for word in arguments if word in _COMMANDS), "none")
+        level, fields = _ended(command, code)
+        took = round(time.monotonic() - began, 3)
+        event(log, level, "archive.finished", command=command, code=code, seconds=took, **fields)
+        return code
 
 
 def _ended(command: str, code: int) -> tuple[int, dict[str, str | int]]:

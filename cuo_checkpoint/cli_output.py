@@ -35,6 +35,11 @@ def deliver(text: str, *, line: bool = True) -> bool:
     False when nobody reads any more. Letters the output does not have are spelled out. Raises
     OutputLost when it could not be written for another reason, such as a full disk.
     """
+    if sys.stdout is None:
+        raise OutputLost(
+            "the result could not be written (standard output is closed); what was done and"
+            " recorded stays"
+        )
     _told.add("stdout")
     try:
         try:
@@ -73,7 +78,12 @@ def complain(text: str) -> None:
 
 
 def mute(fd: int) -> None:
-    """Points a standard stream nowhere: the interpreter would complain at its exit otherwise."""
+    """Points a standard stream nowhere: the interpreter would complain at its exit otherwise.
+
+    One that was closed from the start is left alone: its number may be another file's by now.
+    """
+    if (sys.stdout if fd == 1 else sys.stderr) is None:
+        return
     with contextlib.suppress(OSError):
         void = os.open(os.devnull, os.O_WRONLY)
         os.dup2(void, fd)

@@ -23,6 +23,7 @@
     ├── RunUnknown                  no such run in this tenant
     ├── ChainBroken                 verification found a row that does not fit its chain
     ├── KeyUnusable                 a seal key file is missing, readable by others or malformed
+    │   └── KeyUnwritten            a seal key file cannot be written, such as to a full disk
     ├── NoteInvalid                 a signed head is malformed, forged or signed by an unknown key
     ├── SealRefused                 signing would contradict a head that was signed before
     ├── ExportRefused               evidence cannot be written where it was to go
@@ -45,6 +46,7 @@ __all__ = [
     "ExportRefused",
     "InvalidIdentifier",
     "KeyUnusable",
+    "KeyUnwritten",
     "NoteInvalid",
     "ParentMissing",
     "RetentionFailed",
@@ -218,6 +220,10 @@ class ChainBroken(CheckpointError):
 
 class KeyUnusable(CheckpointError):
     """A seal key cannot be used; the message names the file and what is wrong, never the key."""
+
+
+class KeyUnwritten(KeyUnusable):
+    """A key file cannot be written where it was to go; what was there before is still there."""
 
 
 class NoteInvalid(CheckpointError):

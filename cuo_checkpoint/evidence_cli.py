@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import uuid
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import click
 
 from cuo_checkpoint import keys_cli
 from cuo_checkpoint.cli_output import deliver, emit_json, remark
+from cuo_checkpoint.cli_text import NEW_FOLDER
 
 if TYPE_CHECKING:
     from cuo_checkpoint.head_files import HeadFolder
@@ -104,7 +106,7 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
     @click.option("--month", metavar="YYYY-MM", help="Every run with a row in this month.")
     @click.option("--run", "run", metavar="RUN", help="One run, by UUID or ULID.")
     @click.option("--tenant", metavar="UUID", required=True, help="Whose.")
-    @click.option("--out", type=_FILE, required=True, help="A new folder.")
+    @click.option("--out", type=NEW_FOLDER, required=True, help="A new folder.")
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_obj
     def export(
@@ -119,7 +121,7 @@ def add_to(cli: click.Group, open_target: Opener) -> None:
 
         if (month is None) == (run is None):
             raise click.UsageError("Say what to export: --month YYYY-MM, or --run RUN.")
-        if out.exists():
+        if os.path.lexists(out):
             raise click.UsageError(f"{out} exists; name a new folder.")
         tenant_id = ids.tenant_of(tenant)
         with open_target(local, "auditor") as target:

@@ -61,9 +61,9 @@ def drafted(out: Path) -> Iterator[Draft]:
 
     Raises ExportRefused when `out` exists or cannot be written.
     """
-    if out.exists():
-        raise ExportRefused(f"{out} exists; name a new folder.")
     try:
+        if out.exists():
+            raise ExportRefused(f"{out} exists; name a new folder.")
         removed = _without_dead(out)
         folder, lock = _made(out)
         try:

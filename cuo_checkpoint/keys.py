@@ -7,6 +7,7 @@ belongs to its owner alone (mode 0600 or less) and not on the database's host.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from cuo_checkpoint.errors import KeyUnusable
+from cuo_checkpoint.errors import KeyUnusable, KeyUnwritten
 from cuo_checkpoint.notes import PublicKey, SecretKey, SignedNote
 
 __all__ = [
@@ -141,19 +142,25 @@ def load_public(path: Path) -> tuple[PublicKey, ...]:
     return ring.trusted
 
 
+_MISNAMED: Final = {errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG}
+
+
 def write_new(path: Path, ring: KeyRing) -> None:
-    """A new key file, mode 0600. Raises KeyUnusable when there is a file already."""
+    """A new key file, mode 0600. Raises KeyUnusable when there is a file already, and KeyUnwritten."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise KeyUnusable(f"cannot create {path}: {error.strerror}.") from None
+        kind = KeyUnusable if error.errno in _MISNAMED else KeyUnwritten
+        raise kind(f"cannot create {path}: {error.strerror}.") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(ring.to_text())
             file.flush()
             os.fsync(file.fileno())
-    except BaseException:
+    except BaseException as error:
         path.unlink()  # half a key would only stand in the way of the next try
+        if isinstance(error, OSError):
+            raise KeyUnwritten(f"cannot write {path}: {error.strerror}.") from None
         raise
 
 
@@ -172,7 +179,7 @@ def write_over(path: Path, ring: KeyRing) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise KeyUnusable(f"cannot replace {path}: {error.strerror}.") from None
+        raise KeyUnwritten(f"cannot replace {path}: {error.strerror}.") from None
 
 
 def endorsement(old: SecretKey, new: PublicKey) -> bytes:
@@ -189,7 +196,8 @@ def _usable(ring: KeyRing, where: str) -> KeyRing:
 
 def _read(path: Path, *, secret: bool) -> str:
     try:
-        with path.open("rb") as file:
+        # Opened without waiting for whoever would write to a named pipe.
+        with open(path, "rb", opener=lambda name, how: os.open(name, how | os.O_NONBLOCK)) as file:
             found = os.fstat(file.fileno())  # of what was opened, also behind a symbolic link
             if not stat.S_ISREG(found.st_mode):
                 raise KeyUnusable(f"{path} is not a file.")

@@ -45,13 +45,17 @@ def _new(file: Path, name: str, as_json: bool) -> None:
 def _rotate(file: Path, name: str, out: Path | None, as_json: bool) -> None:
     """Add a key. All keys in the file sign from now on; retire the old one when all know the new."""
     from cuo_checkpoint import keys
+    from cuo_checkpoint.errors import KeyUnwritten
 
     ring = keys.load(str(file.absolute()))
     new = keys.generate(name)
     note = keys.endorsement(ring.signing[0], new.public)
     # The note first: it can be had only now, and one about a key that never came harms nobody.
     if out is not None:
-        out.write_bytes(note)
+        try:
+            out.write_bytes(note)
+        except OSError as error:
+            raise KeyUnwritten(f"cannot write {out}: {error.strerror}.") from None
     elif not as_json and not deliver(note.decode(), line=False):
         raise click.UsageError("Nobody takes the note, so no key was added; see --out.")
     keys.write_over(file, ring.with_new(new))

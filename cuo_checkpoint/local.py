@@ -122,7 +122,8 @@ class LocalServer:
             with self.locked():
                 self._hold = self._server.join(self.admin_dsn)
                 try:
-                    provision(self.admin_dsn)
+                    with _prepared(self.data_dir):
+                        provision(self.admin_dsn)
                 except BaseException:
                     self._hold.release()
                     self._hold = None
@@ -161,7 +162,8 @@ def local_database(
         if migrated and not _is_current(server.owner_dsn):
             with server.locked():
                 if not _is_current(server.owner_dsn):
-                    migrate.upgrade(server.owner_dsn)
+                    with _prepared(server.data_dir):
+                        migrate.upgrade(server.owner_dsn)
         yield server
 
 
@@ -190,6 +192,22 @@ def provision(admin_dsn: str, database: str | None = DATABASE) -> None:
                         psycopg.sql.Identifier(database), psycopg.sql.Identifier(OWNER_ROLE)
                     )
                 )
+
+
+@contextlib.contextmanager
+def _prepared(data_dir: Path) -> Iterator[None]:
+    """What the server refuses for want of means, such as room on the disk, is no fault of ours."""
+    try:
+        yield
+    except Exception as error:
+        cause = getattr(error, "orig", error)  # SQLAlchemy keeps the driver's error there
+        if not isinstance(cause, psycopg.OperationalError):
+            raise
+        reason = cause.diag.message_primary or "the server went away"
+        raise StoreUnavailable(
+            f"the local database in {data_dir} cannot be prepared: {reason}. "
+            "Free some space or set CUO_DATA_DIR to another folder."
+        ) from error
 
 
 def _is_current(dsn: str) -> bool:

@@ -170,7 +170,8 @@ def translate(error: BaseException) -> SupervisorError | None:
         seen = seen.__cause__
     if seen is None:
         return None
-    if isinstance(seen, (store_errors.StoreUnavailable, store_errors.SchemaNotReady)):
+    gone = (store_errors.StoreUnavailable, store_errors.SchemaNotReady, store_errors.ExportRefused)
+    if isinstance(seen, gone):
         return StoreDown(str(seen))
     if isinstance(seen, store_errors.StaleParent):
         return DataError("another process is at work on this run; nothing more was done here")

@@ -73,7 +73,8 @@ def run_main(command: click.Command, program: str) -> int:
     except click.exceptions.Exit as asked:
         return int(asked.exit_code)
     except click.exceptions.NoArgsIsHelpError as error:
-        click.echo(error.ctx.get_help())
+        with contextlib.suppress(OutputLost):
+            deliver(error.ctx.get_help())
         return USAGE
     except click.UsageError as error:
         hint = f"; see: {error.ctx.command_path} --help" if error.ctx else ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
 import click
 
+from cuo_checkpoint.cli_text import NEW_FOLDER
 from cuo_supervisor.cli.common import (
     debug_option,
     deliver,
@@ -32,9 +34,7 @@ Examples:
 
 @click.command("export", epilog=_EPILOG, short_help="Write a run as a bundle that proves itself.")
 @click.argument("run")
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="A new folder for the files."
-)
+@click.option("--out", type=NEW_FOLDER, required=True, help="A new folder for the files.")
 @json_option
 @debug_option
 def export_run(run: str, out: Path, as_json: bool) -> int:
@@ -47,7 +47,7 @@ def export_run(run: str, out: Path, as_json: bool) -> int:
     from cuo_supervisor.compose import identity_of
 
     run_id = run_uuid(run)
-    if out.exists():
+    if os.path.lexists(out):
         raise UsageError(f"{out} exists; name a new folder")
     settings = load_settings()
     tenant = ids.tenant_of(identity_of(settings, approver=True).tenant_id)

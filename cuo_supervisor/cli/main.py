@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from cuo_checkpoint.cli_text import in_utf8
+from cuo_checkpoint.cli_text import in_utf8, version_option
 from cuo_supervisor.cli.common import mute
 from cuo_supervisor.cli.exits import MEANINGS, run_main
 
@@ -91,7 +91,7 @@ Examples:
 
 
 @click.group(cls=_Lazy, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="cuo", prog_name="cyberos-cuo")
+@version_option("cyberos-cuo, version {}")
 def cli() -> None:
     """Turns a request in words (English or Vietnamese) into one governed skill call.
 
@@ -104,7 +104,7 @@ def main() -> None:
     """The console script."""
     # Imports make hardly any garbage; the collector looks more rarely for it in so short a life.
     gc.set_threshold(50_000, 20, 20)
-    code = run_main(cli, "cyberos-cuo")
+    code = run_main(in_utf8(cli), "cyberos-cuo")
     if sys.stdout is not None:
         try:
             sys.stdout.flush()

@@ -260,4 +260,5 @@ def _all_events(reader: Any, run_id: Any, with_state: bool, told: Any) -> list[A
 
 def _width() -> int | None:
     """The terminal's columns; None where there is no terminal, and lines may be long."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    tty = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if tty else None

@@ -29,7 +29,7 @@ def watch(look: Callable[[], Any], *, every: float, as_json: bool) -> int:
     from cuo_checkpoint.errors import StoreUnavailable
 
     known: dict[str, Any] = {}
-    tty = sys.stdout.isatty() and not as_json
+    tty = sys.stdout is not None and sys.stdout.isatty() and not as_json
     away = False
     try:
         while True:

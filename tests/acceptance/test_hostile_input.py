@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "doubles"))
 
+from forked_commands import Shell
 from supervisor_kit import AUTO, DESTRUCTIVE
 
 from cuo_supervisor.core.personas import get_persona
@@ -73,11 +74,38 @@ def test_json_errors_are_one_document(cuo: Any) -> None:
 
 @pytest.mark.parametrize("closed", [0, 1, 2])
 def test_a_closed_stream_is_no_fault_of_ours(cuo: Any, tmp_path: Path, closed: int) -> None:
-    """The installed script with stdin, stdout or stderr closed."""
-    query, code = ("-", 64) if closed == 0 else ("asdfghjkl", 2)
+    """The installed script with stdin, stdout or stderr closed; a result that went nowhere is told."""
+    query, code = {0: ("-", 64), 1: ("asdfghjkl", 74), 2: ("asdfghjkl", 2)}[closed]
     said = cuo.installed().route(query, "--no-record", preexec_fn=lambda: os.close(closed))
     assert said.code == code
     assert "fault" not in said.err
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "code"),
+    [
+        ("cyberos-cuo", ["--version"], 74),
+        ("cyberos-cuo", ["--help"], 74),
+        ("cyberos-cuo", ["runs", "list", "-h"], 74),
+        ("cyberos-cuo", ["supervisor"], 64),
+        ("cuo-archive", ["--version"], 74),
+        ("cuo-archive", ["keys", "--help"], 74),
+    ],
+)
+def test_help_and_version_are_results_like_any_other(
+    cuo: Any, program: str, words: list[str], code: int
+) -> None:
+    """A full disk loses them; a reader that went away changes nothing."""
+    shell = Shell(cuo.env, cuo.server, program)
+    with open("/dev/full", "wb") as full:
+        said = shell(*words, stdout=full)
+    assert said.code == code
+    assert "fault" not in said.err
+    assert "bug" not in said.err
+    near, far = os.pipe()
+    os.close(near)
+    with open(far, "wb") as gone:
+        assert shell(*words, stdout=gone).code == (0 if code == 74 else code)
 
 
 @pytest.mark.parametrize(

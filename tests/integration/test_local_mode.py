@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -309,6 +310,20 @@ def test_a_name_that_postgresql_cannot_quote_is_a_sentence(open_tmp_path: Path) 
     with pytest.raises(StoreUnavailable, match="not UTF-8"), LocalServer(Path(latin)):
         pass
     assert not list(open_tmp_path.iterdir())
+
+
+def test_a_disk_without_room_is_a_sentence(data_dir: Path) -> None:
+    """The folder is named, and no lock stays held."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        for _ in range(2):
+            with pytest.raises(
+                StoreUnavailable, match=r"data of me cannot be used: File too large"
+            ):
+                LocalServer(data_dir).start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_another_major_version_s_data_is_a_sentence(data_dir: Path) -> None:

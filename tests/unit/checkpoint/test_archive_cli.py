@@ -147,6 +147,13 @@ def test_every_error_has_its_code(
         assert fails(capsys, "status")[1] == said
 
 
+def test_events_that_found_no_room_are_told(capsys: Any) -> None:
+    """74 for a command that did its work; one that failed keeps its own code."""
+    assert archive_cli.main(["--log", "/dev/full", "--version"]) == 74
+    assert "/dev/full did not take the events" in capsys.readouterr().err
+    assert fails(capsys, "--log", "/dev/full", "status")[0] == 64
+
+
 def test_debug_shows_the_traceback_of_a_bug(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only when asked for."""
     monkeypatch.setenv("CUO_DATABASE_URL", "postgresql:///x")

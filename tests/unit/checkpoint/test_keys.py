@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 
 from cuo_checkpoint import keys
-from cuo_checkpoint.errors import KeyUnusable, NoteInvalid
+from cuo_checkpoint.errors import KeyUnusable, KeyUnwritten, NoteInvalid
 from cuo_checkpoint.keys import KeyRing
 from cuo_checkpoint.notes import Checkpoint, SecretKey, SignedNote, verified
 
@@ -30,6 +31,30 @@ def test_a_file_is_private_and_read_back(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["seal.key"]
     with pytest.raises(KeyUnusable, match="cannot create"):
         keys.write_new(path, ring)
+
+
+def test_a_disk_without_room_is_told_and_leaves_no_half_key(tmp_path: Path) -> None:
+    """Neither in the place of a new key nor in that of an old."""
+    old, new = tmp_path / "old.key", tmp_path / "new.key"
+    ring = KeyRing((keys.generate("a"),))
+    keys.write_new(old, ring)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        for path, write in ((new, keys.write_new), (old, keys.write_over)):
+            with pytest.raises(KeyUnwritten, match=rf"{path.name}: File too large"):
+                write(path, ring.with_new(keys.generate("b")))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert keys.load(str(old)) == ring
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_pipe_is_no_key_file_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    """Nobody may ever write to it."""
+    os.mkfifo(tmp_path / "seal.key", 0o600)
+    with pytest.raises(KeyUnusable, match="is not a file"):
+        keys.load(str(tmp_path / "seal.key"))
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o622])

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from cuo_checkpoint.cli_output import OutputLost, deliver, mute
 from cuo_supervisor import errors
 from cuo_supervisor.cli.exits import MEANINGS
 from cuo_supervisor.cli.main import cli
+from cuo_supervisor.cli.runs_cmd import _width
 
 GUIDE = Path(__file__).parents[3] / "docs" / "operations.md"
 PUBLISHED = {0, 1, 2, 3, 4, 5, 64, 65, 69, 70, 73, 75, 77, 130}
@@ -44,3 +48,14 @@ def test_every_error_ends_with_a_code_of_the_table() -> None:
         todo += kind.__subclasses__()
     assert {kind.__name__ for kind in kinds} >= set(errors.__all__)
     assert {kind.exit_code for kind in kinds} <= set(MEANINGS)
+
+
+def test_a_result_for_a_closed_stream_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told, and the stream's number, by now another file's, is left alone."""
+    before = os.fstat(1)
+    monkeypatch.setattr(sys, "stdout", None)
+    mute(1)
+    assert os.path.samestat(os.fstat(1), before)
+    assert _width() is None
+    with pytest.raises(OutputLost, match="standard output is closed"):
+        deliver("a result")
