@@ -315,7 +315,7 @@ def test_a_name_that_postgresql_cannot_quote_is_a_sentence(open_tmp_path: Path) 
 def test_a_disk_without_room_is_a_sentence(data_dir: Path) -> None:
     """The folder is named, and no lock stays held."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, limits[1]))
     try:
         for _ in range(2):
             with pytest.raises(
