@@ -302,7 +302,7 @@ def test_a_decision_that_cannot_be_recorded_is_73(
     assert said.code == 73
     assert said.json["error"] == "audit_failed"
     with psycopg.connect(admin_dsn) as conn:
-        conn.execute("DROP TRIGGER test_broken ON cuo_memory_audit")
+        conn.execute("ALTER TABLE cuo_memory_audit DROP CONSTRAINT test_broken")
     run = server("runs", "list", "--limit", "1", "--json").json["runs"][0]["ulid"]
     after = server("supervisor", "continue", run, "--json")
     assert after.code == 1
@@ -315,12 +315,8 @@ def test_a_decision_that_cannot_be_recorded_is_73(
 def broken_audit(admin_dsn: str) -> None:
     """A database that takes no decision rows."""
     with psycopg.connect(admin_dsn) as conn:
+        # Not by a trigger: with one that is not its own no command would start.
         conn.execute(
-            "CREATE FUNCTION test_broken() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
-            " IF NEW.kind = 'cuo.routing_decision' THEN RAISE EXCEPTION 'refused'; END IF;"
-            " RETURN NEW; END $$"
-        )
-        conn.execute(
-            "CREATE TRIGGER test_broken BEFORE INSERT ON cuo_memory_audit"
-            " FOR EACH ROW EXECUTE FUNCTION test_broken()"
+            "ALTER TABLE cuo_memory_audit"
+            " ADD CONSTRAINT test_broken CHECK (kind <> 'cuo.routing_decision')"
         )
