@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -192,14 +193,15 @@ def test_calls_that_name_no_bundle(bundle: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_result_that_cannot_be_written(bundle: Path) -> None:
     """A full disk and a closed output are 74 in one line; a reader that went away changes nothing."""
-    verify = f"{sys.executable} -I -S {bundle / 'verify.py'}"
+    verify = shlex.join([sys.executable, "-I", "-S", str(bundle / "verify.py")])
+    place = shlex.quote(str(bundle))
     for call, code in (
-        (f"{verify} {bundle} > /dev/full", 74),
-        (f"{verify} {bundle} --json > /dev/full", 74),
+        (f"{verify} {place} > /dev/full", 74),
+        (f"{verify} {place} --json > /dev/full", 74),
         (f"{verify} --help > /dev/full", 74),
-        (f"{verify} {bundle} >&-", 74),
-        (f"{verify} {bundle} | true; exit ${{PIPESTATUS[0]}}", 0),
-        (f"{verify} {bundle}/no 2>&-", 64),
+        (f"{verify} {place} >&-", 74),
+        (f"{verify} {place} | true; exit ${{PIPESTATUS[0]}}", 0),
+        (f"{verify} {place}/no 2>&-", 64),
     ):
         done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (code, ""), (call, done)
