@@ -7,9 +7,10 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -59,48 +60,48 @@ def test_a_good_catalogue_replaces_the_old_and_a_wrong_one_does_not(
     assert signal.getsignal(signal.SIGHUP) == before
 
 
+@pytest.fixture
+def twice(monkeypatch: pytest.MonkeyPatch) -> Callable[[Iterable[Callable[[], Catalog]]], Any]:
+    """Two signals in a row, whose reads are what is given; the catalogue in service afterwards."""
+
+    def signalled(reads: Iterable[Callable[[], Catalog]]) -> Any:
+        turn = iter(reads)
+        monkeypatch.setattr("cuo_supervisor.catalog_loader.load_catalog", lambda _: next(turn)())
+        service = SimpleNamespace(catalog=None)
+        with _reloading(SimpleNamespace(catalog=SHIPPED), service):
+            signal.raise_signal(signal.SIGHUP)
+            signal.raise_signal(signal.SIGHUP)
+        return service.catalog
+
+    return signalled
+
+
 def test_signals_in_a_row_end_with_the_newest_catalogue_and_nothing_is_left_at_work(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    twice: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The first read takes long and sees the older files; the second signal's read is the last word.
     Leaving waits for both, so that no thread writes to a stream that is gone."""
     older, newer = load_catalog(SHIPPED), load_catalog(SHIPPED)
-    turn = iter([(0.3, older), (0.0, newer)])
 
-    def slow(_: Path) -> Catalog:
-        seconds, catalog = next(turn)
-        time.sleep(seconds)
-        return catalog
+    def slowly() -> Catalog:
+        time.sleep(0.3)
+        return older
 
-    monkeypatch.setattr("cuo_supervisor.catalog_loader.load_catalog", slow)
-    service = SimpleNamespace(catalog=None)
-    with _reloading(SimpleNamespace(catalog=SHIPPED), service):
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGHUP)
-    assert service.catalog is newer
+    assert twice([slowly, lambda: newer]) is newer
     assert capfd.readouterr().err.count("catalogue reloaded") == 2
     assert not [thread for thread in threading.enumerate() if thread.name == "cuo-reload"]
 
 
 def test_a_fault_of_ours_while_reading_leaves_later_signals_heard(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    twice: Any, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """It is told by its class alone: its text may quote anything."""
     whole = load_catalog(SHIPPED)
-    turn = iter([RuntimeError("text of a stranger"), whole])
 
-    def read(_: Path) -> Catalog:
-        made = next(turn)
-        if isinstance(made, Exception):
-            raise made
-        return made
+    def fail() -> Catalog:
+        raise RuntimeError("text of a stranger")
 
-    monkeypatch.setattr("cuo_supervisor.catalog_loader.load_catalog", read)
-    service = SimpleNamespace(catalog=None)
-    with _reloading(SimpleNamespace(catalog=SHIPPED), service):
-        signal.raise_signal(signal.SIGHUP)
-        signal.raise_signal(signal.SIGHUP)
+    assert twice([fail, lambda: whole]) is whole
     said = capfd.readouterr().err
     assert "not reloaded: RuntimeError" in said
     assert "stranger" not in said
-    assert service.catalog is whole
